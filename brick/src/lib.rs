@@ -1,0 +1,1 @@
+//! The brick daemon as a library.

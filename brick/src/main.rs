@@ -1,0 +1,3 @@
+//! `brickd`: one brick as a bare daemon.
+
+fn main() {}

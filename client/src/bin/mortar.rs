@@ -1,0 +1,3 @@
+//! `mortar`: the command line for people.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! The client library, the mount and the command line.

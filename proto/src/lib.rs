@@ -1,0 +1,1 @@
+//! What travels between a client and a brick.
