@@ -1,0 +1,66 @@
+//! Who asks, as whom, until when, and under which leases.
+//!
+//! Passed first, never stored. A layer that must act as somebody else makes another value.
+
+use std::time::Instant;
+
+use smallvec::SmallVec;
+
+use crate::types::{ClientId, Epoch, Gfid};
+
+/// The process on whose behalf a fop runs.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Caller {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+    /// Supplementary groups, where the kernel told us.
+    pub groups: SmallVec<[u32; 4]>,
+    /// Process id; negative for our own daemons (heal, rebalance), as in GlusterFS.
+    pub pid: i32,
+}
+
+impl Caller {
+    /// Root, for what a layer does for itself.
+    pub fn root() -> Self {
+        Self::default()
+    }
+
+    /// One of our own daemons rather than a program.
+    pub fn is_internal(&self) -> bool {
+        self.pid < 0
+    }
+}
+
+/// Who asks, as whom, until when, and under which leases.
+#[derive(Clone, Debug)]
+pub struct Ctx {
+    /// Names this request in the logs of every process it passes.
+    pub id: u64,
+    /// The client library instance that asks. A brick sets it from the session, never from a frame.
+    pub client: ClientId,
+    /// On whose behalf.
+    pub caller: Caller,
+    /// When the caller no longer waits.
+    pub deadline: Instant,
+    /// The lease epochs the sender holds at the brick this is sent to. Set by replicate, per brick.
+    pub leases: SmallVec<[(Gfid, Epoch); 2]>,
+}
+
+impl Ctx {
+    /// A context for `caller`, without leases.
+    pub fn new(id: u64, client: ClientId, caller: Caller, deadline: Instant) -> Self {
+        Self { id, client, caller, deadline, leases: SmallVec::new() }
+    }
+
+    /// The same request under these leases.
+    pub fn under(&self, leases: SmallVec<[(Gfid, Epoch); 2]>) -> Self {
+        Self { leases, ..self.clone() }
+    }
+
+    /// The same request made as root, for what a layer does for itself.
+    pub fn as_root(&self) -> Self {
+        Self { caller: Caller::root(), ..self.clone() }
+    }
+}
