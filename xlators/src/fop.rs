@@ -11,7 +11,7 @@ use crate::reply::{
     Target as LinkTarget, Value, Waiting, Written, XattrNames,
 };
 use crate::types::{
-    AttrMask, Class, Epoch, Fd, Gfid, Kind, LeaseMode, Name, OpenFlags, Pending, RawLayout, Time, Xattr, XattrName,
+    AttrMask, Epoch, Fd, Gfid, Kind, LeaseMode, Name, OpenFlags, Pending, RawLayout, Time, Xattr, XattrName,
 };
 
 /// A fop that has an answer of its own type.
