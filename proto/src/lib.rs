@@ -1,1 +1,3 @@
 //! What travels between a client and a brick.
+
+pub mod volume;
