@@ -15,6 +15,7 @@ pub mod effect;
 pub mod error;
 pub mod fop;
 pub mod graph;
+pub mod leases;
 pub mod reply;
 pub mod types;
 pub mod xlator;

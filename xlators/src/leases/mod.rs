@@ -1,0 +1,5 @@
+//! The brick's side of leases.
+
+mod dirty;
+
+pub use dirty::DirtyJournal;
