@@ -1,1 +1,4 @@
 //! The test harness.
+
+#[path = "../bench/mod.rs"]
+pub mod bench;
