@@ -11,6 +11,7 @@
 //! Invariant: this crate knows neither the wire nor the mount.
 
 pub mod ctx;
+pub mod distribute;
 pub mod effect;
 pub mod error;
 pub mod fop;

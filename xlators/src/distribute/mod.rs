@@ -1,0 +1,3 @@
+//! x
+pub mod hash;
+pub mod layout;
