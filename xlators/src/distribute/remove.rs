@@ -1,0 +1,234 @@
+//! How names go away.
+//!
+//! Content goes before the link file that leads to it: a link file without content is nothing, content without its
+//! link file would be an orphan. The parts of a directory go before the one that the name belongs to, which decides.
+
+use std::sync::Arc;
+
+use crate::ctx::Ctx;
+use crate::distribute::Core;
+use crate::distribute::linkto::looks_like_link;
+use crate::distribute::lookup::Named;
+use crate::distribute::memory::Hint;
+use crate::distribute::merge;
+use crate::distribute::sets::{as_ourselves, is_absent};
+use crate::error::{Errno, FopError, Result};
+use crate::fop::{Getattr, Lookup, Only, Readdir, Rmdir, Unlink};
+use crate::reply::{DirEntry, Looked, Removed};
+use crate::types::{AttrMask, Gfid, Kind};
+
+// Names of files.
+impl Core {
+    /// One fop, where the content is where the name belongs.
+    pub(super) async fn unlink(self: &Arc<Self>, ctx: &Ctx, unlink: Unlink) -> Result<Removed> {
+        if matches!(unlink.only, Only::LinkFile(_)) {
+            return Err(Errno::INVAL.into());
+        }
+        let layout = self.layout(ctx, unlink.parent).await?;
+        let hashed = layout.set_of(unlink.name.as_bytes());
+        let linked = self.memory.hint(unlink.parent, &unlink.name) == Some(Hint::Linked);
+        let Some(hashed) = hashed.filter(|_| !linked) else { return self.unlink_sought(ctx, unlink).await };
+        match self.sets.ask(ctx, hashed, unlink.clone()).await {
+            Ok(removed) if looks_like_link(&removed.iatt) => self.unlink_linked(ctx, unlink, hashed, removed).await,
+            Ok(removed) => Ok(Removed { parent: merge::shown(removed.parent), ..removed }),
+            Err(error) if is_absent(error) && !layout.is_committed(self.volume_commit(ctx).await?) => {
+                self.unlink_sought(ctx, unlink).await
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What was removed may have been a link file that nobody knew of: then its content must go, too.
+    async fn unlink_linked(
+        self: &Arc<Self>,
+        ctx: &Ctx,
+        unlink: Unlink,
+        hashed: usize,
+        removed: Removed,
+    ) -> Result<Removed> {
+        self.to_the_end(ctx, async move |core, ctx| {
+            let at = Lookup { parent: unlink.parent, name: unlink.name.clone() };
+            let gfid = removed.iatt.gfid;
+            for (set, answer) in core.sets.ask_some(&as_ourselves(&ctx), core.sets.others(hashed), &at).await {
+                let found = match answer {
+                    Ok(Looked { found, .. }) => found,
+                    Err(error) if is_absent(error) => None,
+                    Err(error) => return Err(error),
+                };
+                if found.is_some_and(|found| found.iatt.gfid == gfid && found.linkto.is_none()) {
+                    let content = core.sets.ask(&ctx, set, Unlink { only: Only::Gfid(gfid), ..unlink }).await?;
+                    return Ok(joined(content, &removed));
+                }
+            }
+            Ok(Removed { parent: merge::shown(removed.parent), ..removed })
+        })
+        .await
+    }
+
+    /// Look where the content is, then remove it, then its link file.
+    async fn unlink_sought(self: &Arc<Self>, ctx: &Ctx, unlink: Unlink) -> Result<Removed> {
+        self.to_the_end(ctx, async move |core, ctx| {
+            let at = Lookup { parent: unlink.parent, name: unlink.name.clone() };
+            let resolved = core.resolve(&ctx, &at).await?;
+            let (set, found) = match resolved.named {
+                Named::Absent(_) => return Err(Errno::NOENT.into()),
+                Named::Directory(_) => return Err(Errno::ISDIR.into()),
+                Named::File(set, found) => (set, found),
+            };
+            let gfid = found.iatt.gfid;
+            if matches!(unlink.only, Only::Gfid(only) if only != gfid) {
+                return Err(Errno::STALE.into());
+            }
+            core.memory.drop_hint(at.parent, &at.name);
+            let content = core.sets.ask(&ctx, set, Unlink { only: Only::Gfid(gfid), ..unlink.clone() }).await?;
+            let Some(hashed) = resolved.hashed.filter(|&hashed| hashed != set) else {
+                return Ok(Removed { parent: merge::shown(content.parent), ..content });
+            };
+            match core.sets.ask(&ctx, hashed, Unlink { only: Only::LinkFile(gfid), ..unlink }).await {
+                Ok(link) => Ok(joined(content, &link)),
+                Err(FopError::Refused(Errno::NOENT | Errno::STALE | Errno::BUSY)) => {
+                    Ok(Removed { parent: merge::shown(content.parent), ..content })
+                }
+                Err(error) => Err(error),
+            }
+        })
+        .await
+    }
+}
+
+/// The content is what was removed; the parent changed on both subvolumes.
+fn joined(content: Removed, link: &Removed) -> Removed {
+    Removed { parent: merge::iatts(content.parent, &link.parent), ..content }
+}
+
+/// How much of a directory is listed to see whether it is empty: one entry would do.
+const GLANCE_BYTES: u32 = 4096;
+
+// Names of directories.
+impl Core {
+    /// Nothing is touched unless the directory is empty everywhere; the part that the name belongs to goes last. If a
+    /// name came into being meanwhile, the parts that are gone are made again.
+    pub(super) async fn rmdir(&self, ctx: &Ctx, rmdir: Rmdir) -> Result<Removed> {
+        let at = Lookup { parent: rmdir.parent, name: rmdir.name.clone() };
+        self.sets.need_all()?;
+        let layout = self.layout(ctx, rmdir.parent).await?;
+        let gfid = self.directory_named(ctx, &at).await?;
+        self.must_be_empty(ctx, gfid).await?;
+        self.memory.drop_hint(at.parent, &at.name);
+        self.memory.layouts.remove(&gfid);
+        let last = layout.set_of(at.name.as_bytes()).unwrap_or(0);
+        let mut parts = Vec::new();
+        let mut failure = None;
+        for (_, answer) in self.sets.ask_some(ctx, self.sets.others(last), &rmdir).await {
+            match answer {
+                Ok(removed) => parts.push(removed),
+                Err(error) if is_absent(error) => {}
+                Err(error) => failure = Some(error),
+            }
+        }
+        let removed = match failure {
+            Some(error) => Err(error),
+            None => self.sets.ask(ctx, last, rmdir).await,
+        };
+        match removed {
+            Ok(removed) => Ok(parts.iter().fold(
+                Removed { iatt: merge::shown(removed.iatt), parent: merge::shown(removed.parent) },
+                |whole, part| Removed { iatt: whole.iatt, parent: merge::iatts(whole.parent, &part.parent) },
+            )),
+            // It was missing where the name belongs; the other parts were all there was.
+            Err(error) if is_absent(error) && !parts.is_empty() => Ok(parts.swap_remove(0)),
+            Err(error) => {
+                self.mend_after(ctx, &at, error).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// The gfid of the directory that has the name, remembered or asked for.
+    async fn directory_named(&self, ctx: &Ctx, at: &Lookup) -> Result<Gfid> {
+        if let Some(Hint::Directory(gfid)) = self.memory.hint(at.parent, &at.name) {
+            return Ok(gfid);
+        }
+        match self.resolve(ctx, at).await?.named {
+            Named::Directory(found) => Ok(found.iatt.gfid),
+            Named::File(..) => Err(Errno::NOTDIR.into()),
+            Named::Absent(_) => Err(Errno::NOENT.into()),
+        }
+    }
+
+    /// Only a glance where there is nothing at all. Where subvolumes hold names that nobody sees, these are cleared away.
+    pub(super) async fn must_be_empty(&self, ctx: &Ctx, gfid: Gfid) -> Result<()> {
+        let glance = Readdir { gfid, fd: None, after: 0, bytes_max: GLANCE_BYTES, attrs: false };
+        let mut littered = Vec::new();
+        for (set, answer) in self.sets.ask_all(&as_ourselves(ctx), &glance).await {
+            match answer {
+                Ok(page) if page.entries.is_empty() => {}
+                Ok(_) => littered.push(set),
+                Err(error) if is_absent(error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if littered.is_empty() {
+            return Ok(());
+        }
+        let listing = Readdir { attrs: true, ..glance.clone() };
+        if !self.readdir(&as_ourselves(ctx), listing).await?.entries.is_empty() {
+            return Err(Errno::NOTEMPTY.into());
+        }
+        for set in littered {
+            self.sweep(ctx, gfid, set).await?;
+        }
+        Ok(())
+    }
+
+    /// Clear away what a subvolume has in a directory that is empty to everybody.
+    async fn sweep(&self, ctx: &Ctx, gfid: Gfid, set: usize) -> Result<()> {
+        let ours = as_ourselves(ctx);
+        let mut after = 0;
+        loop {
+            let listing = Readdir { gfid, fd: None, after, bytes_max: GLANCE_BYTES, attrs: true };
+            let page = self.sets.ask(&ours, set, listing).await?;
+            for entry in &page.entries {
+                after = entry.cookie;
+                self.sweep_entry(ctx, gfid, set, entry).await?;
+            }
+            if page.end || page.entries.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn sweep_entry(&self, ctx: &Ctx, parent: Gfid, set: usize, entry: &DirEntry) -> Result<()> {
+        let at = Lookup { parent, name: entry.name.clone() };
+        let found = match &entry.found {
+            Some(found) => found.clone(),
+            None => {
+                let getattr = Getattr { gfid: entry.gfid, fd: None, exact: AttrMask::empty() };
+                Box::new(self.sets.ask(&as_ourselves(ctx), set, getattr).await?)
+            }
+        };
+        match self.clear_stray(ctx, &at, set, &found).await {
+            Err(FopError::Refused(Errno::IO)) => {
+                let gfid = found.iatt.gfid;
+                tracing::error!(id = ctx.id, %parent, name = ?at.name, %gfid, set = self.sets.name(set), "an orphan keeps its directory");
+                Err(Errno::NOTEMPTY.into())
+            }
+            answer => answer,
+        }
+    }
+
+    /// Make the missing parts of a directory again, after it could not be removed.
+    pub(super) async fn mend_after(&self, ctx: &Ctx, at: &Lookup, error: FopError) {
+        tracing::info!(id = ctx.id, parent = %at.parent, name = ?at.name, %error, "a directory stays");
+        for (set, answer) in self.sets.ask_all(ctx, at).await {
+            let Ok(Looked { found: Some(found), .. }) = answer else { continue };
+            if found.iatt.kind != Kind::Dir {
+                continue;
+            }
+            if let Err(error) = self.mend_now(ctx, at, set, found).await {
+                tracing::warn!(id = ctx.id, parent = %at.parent, name = ?at.name, %error, "parts of a directory stay missing");
+            }
+            return;
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! Moving a name, which may belong elsewhere afterwards.
+//!
+//! The content of a file never moves. What moves at one instant is the name on the subvolume where the new name belongs:
+//! either the content itself, or a link file that was put there, invisibly, under the old name. At no time does neither
+//! name lead to the file, nor the new name to nothing.
+
+use std::sync::Arc;
+
+use crate::ctx::Ctx;
+use crate::distribute::Core;
+use crate::distribute::linkto::Owner;
+use crate::distribute::lookup::Named;
+use crate::distribute::memory::Hint;
+use crate::distribute::merge;
+use crate::distribute::sets::{as_ourselves, is_absent};
+use crate::error::{Errno, FopError, Result};
+use crate::fop::{Getattr, Link, Lookup, Only, Rename, Replace, Unlink};
+use crate::reply::{Found, Renamed};
+use crate::types::{AttrMask, Gfid, Iatt};
+
+/// A file that has a name: where the name belongs, and where the content is.
+#[derive(Clone, Debug)]
+struct Held {
+    hashed: usize,
+    cached: usize,
+    iatt: Iatt,
+}
+
+/// The new name: where it belongs, and the file that has it.
+#[derive(Clone, Debug)]
+struct Destination {
+    hashed: usize,
+    /// Where the content of the replaced file is, and its attributes.
+    taken: Option<(usize, Iatt)>,
+}
+
+impl Core {
+    pub(super) async fn rename(self: &Arc<Self>, ctx: &Ctx, rename: Rename) -> Result<Renamed> {
+        self.to_the_end(ctx, async move |core, ctx| core.rename_any(&ctx, rename).await).await
+    }
+
+    async fn rename_any(&self, ctx: &Ctx, rename: Rename) -> Result<Renamed> {
+        let (from, to) = (source(&rename), destination(&rename));
+        let (left, right) = futures::try_join!(self.resolve(ctx, &from), self.resolve(ctx, &to))?;
+        let exists = !matches!(right.named, Named::Absent(_));
+        match rename.replace {
+            Replace::No if exists => return Err(Errno::EXIST.into()),
+            Replace::Exchange if !exists => return Err(Errno::NOENT.into()),
+            Replace::No | Replace::Exchange | Replace::Yes => {}
+        }
+        let from_hashed = self.set_for_new(ctx, &from).await?;
+        let to_hashed = self.set_for_new(ctx, &to).await?;
+        let answer = match (left.named, right.named) {
+            (Named::Absent(_), _) => return Err(Errno::NOENT.into()),
+            (Named::Directory(_), _) | (_, Named::Directory(_)) if rename.replace == Replace::Exchange => {
+                return Err(Errno::XDEV.into());
+            }
+            (Named::Directory(_), Named::File(..)) => return Err(Errno::NOTDIR.into()),
+            (Named::File(..), Named::Directory(_)) => return Err(Errno::ISDIR.into()),
+            (Named::Directory(moved), Named::Directory(victim)) => {
+                self.rename_directory(ctx, &rename, to_hashed, &moved, Some(&victim)).await
+            }
+            (Named::Directory(moved), Named::Absent(_)) => {
+                self.rename_directory(ctx, &rename, to_hashed, &moved, None).await
+            }
+            (Named::File(cached, found), taken) => {
+                let held = Held { hashed: from_hashed, cached, iatt: found.iatt };
+                let taken = if let Named::File(set, found) = taken { Some((set, found.iatt)) } else { None };
+                self.rename_file(ctx, &rename, &held, &Destination { hashed: to_hashed, taken }).await
+            }
+        };
+        self.memory.drop_hint(from.parent, &from.name);
+        self.memory.drop_hint(to.parent, &to.name);
+        answer
+    }
+}
+
+fn source(rename: &Rename) -> Lookup {
+    Lookup { parent: rename.from_parent, name: rename.from_name.clone() }
+}
+
+fn destination(rename: &Rename) -> Lookup {
+    Lookup { parent: rename.to_parent, name: rename.to_name.clone() }
+}
+
+// Files.
+impl Core {
+    async fn rename_file(&self, ctx: &Ctx, rename: &Rename, held: &Held, to: &Destination) -> Result<Renamed> {
+        if to.taken.is_some_and(|(_, iatt)| iatt.gfid == held.iatt.gfid) {
+            return self.rename_to_itself(ctx, rename, held).await;
+        }
+        if rename.replace == Replace::Exchange {
+            return self.exchange(ctx, rename, held, to).await;
+        }
+        let mut renamed = if to.hashed == held.cached {
+            // The name on the content is the name that decides.
+            let renamed = self.sets.ask(ctx, held.cached, rename.clone()).await?;
+            self.drop_old_link(ctx, rename, held, &[held.cached]).await;
+            renamed
+        } else if to.taken.is_some_and(|(set, _)| set == held.cached) {
+            self.rename_over_neighbour(ctx, rename, held, to).await?
+        } else {
+            self.rename_by_link(ctx, rename, held, to).await?
+        };
+        if to.hashed != held.cached {
+            self.memory.set_hint(rename.to_parent, &rename.to_name, Hint::Linked);
+        }
+        renamed.from_parent = merge::shown(renamed.from_parent);
+        renamed.to_parent = merge::shown(renamed.to_parent);
+        renamed.replaced = self.drop_replaced(ctx, rename, held, to, renamed.replaced).await?;
+        Ok(renamed)
+    }
+
+    /// Both names lead to one inode: POSIX has nothing happen.
+    async fn rename_to_itself(&self, ctx: &Ctx, rename: &Rename, held: &Held) -> Result<Renamed> {
+        let view = async |gfid| {
+            let fop = crate::fop::Fop::Getattr(Getattr { gfid, fd: None, exact: AttrMask::empty() });
+            match self.on_inode(ctx, gfid, None, fop).await? {
+                crate::reply::Reply::Getattr(Found { iatt, .. }) => Ok::<Iatt, FopError>(iatt),
+                _ => Err(Errno::IO.into()),
+            }
+        };
+        let (from_parent, to_parent) = (view(rename.from_parent).await?, view(rename.to_parent).await?);
+        Ok(Renamed { iatt: held.iatt, replaced: None, from_parent, to_parent })
+    }
+
+    /// Two files change places at one instant only where one subvolume has both names and both contents.
+    async fn exchange(&self, ctx: &Ctx, rename: &Rename, held: &Held, to: &Destination) -> Result<Renamed> {
+        let sets = [held.hashed, held.cached, to.hashed];
+        let one = to.taken.is_some_and(|(set, _)| sets.iter().all(|&other| other == set));
+        if !one {
+            return Err(Errno::XDEV.into());
+        }
+        let renamed = self.sets.ask(ctx, held.cached, rename.clone()).await?;
+        let (from_parent, to_parent) = (merge::shown(renamed.from_parent), merge::shown(renamed.to_parent));
+        Ok(Renamed { from_parent, to_parent, ..renamed })
+    }
+
+    /// The content moves over another content beside it; the link file that leads there is then exchanged. Between the
+    /// two steps it leads to a file of another gfid, and whoever follows it asks everywhere.
+    async fn rename_over_neighbour(
+        &self,
+        ctx: &Ctx,
+        rename: &Rename,
+        held: &Held,
+        to: &Destination,
+    ) -> Result<Renamed> {
+        self.prepare_link(ctx, rename, held, to).await?;
+        let renamed = match self.sets.ask(ctx, held.cached, rename.clone()).await {
+            Ok(renamed) => renamed,
+            Err(error) => {
+                self.take_back_link(ctx, rename, held, to).await;
+                return Err(error);
+            }
+        };
+        self.switch_link(ctx, rename, to).await?;
+        // Who met the new content before that may have mended the link file. Then the old name of the link file, which
+        // is another name of the same inode, has not moved.
+        self.drop_link(ctx, &source(rename), held.iatt.gfid, to.hashed).await?;
+        self.drop_old_link(ctx, rename, held, &[held.cached, to.hashed]).await;
+        Ok(renamed)
+    }
+
+    /// The content gets the new name beside the old one; then the link file switches; then the old name goes.
+    async fn rename_by_link(&self, ctx: &Ctx, rename: &Rename, held: &Held, to: &Destination) -> Result<Renamed> {
+        let gfid = held.iatt.gfid;
+        let (from, new) = (source(rename), destination(rename));
+        self.prepare_link(ctx, rename, held, to).await?;
+        let link = Link { gfid, parent: new.parent, name: new.name.clone(), when: rename.when };
+        let linked = self.link_content(ctx, &new, held.cached, link).await;
+        let switched = match linked {
+            Ok(_) => self.switch_link(ctx, rename, to).await,
+            Err(error) => Err(error),
+        };
+        let switched = match switched {
+            Ok(switched) => switched,
+            Err(error) => {
+                // Without an answer the switch may have happened: then the new name must keep its content.
+                if error != FopError::Unreachable {
+                    if linked.is_ok() {
+                        let _ = self.unlink_content(ctx, &new, gfid, held.cached, rename).await;
+                    }
+                    self.take_back_link(ctx, rename, held, to).await;
+                }
+                return Err(error);
+            }
+        };
+        let removed = self.unlink_content(ctx, &from, gfid, held.cached, rename).await?;
+        self.drop_old_link(ctx, rename, held, &[held.cached, to.hashed]).await;
+        Ok(Renamed { iatt: removed.iatt, from_parent: merge::iatts(removed.parent, &switched.from_parent), ..switched })
+    }
+
+    async fn unlink_content(
+        &self,
+        ctx: &Ctx,
+        at: &Lookup,
+        gfid: Gfid,
+        set: usize,
+        rename: &Rename,
+    ) -> Result<crate::reply::Removed> {
+        let unlink = Unlink { parent: at.parent, name: at.name.clone(), only: Only::Gfid(gfid), when: rename.when };
+        self.sets.ask(&as_ourselves(ctx), set, unlink).await
+    }
+
+    /// Where the new name belongs, a link file with the old name: nobody looks for it there, unless the old name
+    /// belongs there, too; but then it has one already.
+    async fn prepare_link(&self, ctx: &Ctx, rename: &Rename, held: &Held, to: &Destination) -> Result<()> {
+        let at = source(rename);
+        let owner = Owner::of(&held.iatt);
+        match self.make_link(ctx, &at, to.hashed, held.cached, &owner, rename.when).await {
+            Err(FopError::Refused(Errno::EXIST)) => {}
+            answer => return answer,
+        }
+        let found = self.sets.ask(&as_ourselves(ctx), to.hashed, at.clone()).await?.found;
+        match found {
+            Some(found) if found.iatt.gfid == owner.gfid && found.linkto.is_some() => Ok(()),
+            Some(found) => {
+                self.clear_stray(ctx, &at, to.hashed, &found).await?;
+                self.make_link(ctx, &at, to.hashed, held.cached, &owner, rename.when).await
+            }
+            None => Err(Errno::STALE.into()),
+        }
+    }
+
+    /// Undo what was prepared, unless the link file belongs there.
+    async fn take_back_link(&self, ctx: &Ctx, rename: &Rename, held: &Held, to: &Destination) {
+        if held.hashed != to.hashed
+            && let Err(error) = self.drop_link(ctx, &source(rename), held.iatt.gfid, to.hashed).await
+        {
+            tracing::warn!(id = ctx.id, %error, "a link file for a rename that failed stays");
+        }
+    }
+
+    /// The instant of the rename: the link file takes the new name, in the place of whatever had it.
+    async fn switch_link(&self, ctx: &Ctx, rename: &Rename, to: &Destination) -> Result<Renamed> {
+        self.sets.ask(ctx, to.hashed, rename.clone()).await
+    }
+
+    /// The link file of the old name goes, unless the renaming itself took it from one of these subvolumes. The rename
+    /// has happened: should this fail, the link file leads nowhere, and whoever meets it clears it away.
+    async fn drop_old_link(&self, ctx: &Ctx, rename: &Rename, held: &Held, taken_on: &[usize]) {
+        if !taken_on.contains(&held.hashed)
+            && let Err(error) = self.drop_link(ctx, &source(rename), held.iatt.gfid, held.hashed).await
+        {
+            tracing::warn!(id = ctx.id, %error, "the link file of an old name stays");
+        }
+    }
+
+    /// The content that had the new name goes, where the rename itself has not replaced it.
+    async fn drop_replaced(
+        &self,
+        ctx: &Ctx,
+        rename: &Rename,
+        held: &Held,
+        to: &Destination,
+        replaced: Option<Iatt>,
+    ) -> Result<Option<Iatt>> {
+        let Some((set, iatt)) = to.taken else { return Ok(None) };
+        if set == to.hashed || set == held.cached {
+            return Ok(replaced.filter(|replaced| replaced.gfid == iatt.gfid));
+        }
+        match self.unlink_content(ctx, &destination(rename), iatt.gfid, set, rename).await {
+            Ok(removed) => Ok(Some(removed.iatt)),
+            Err(error) if is_absent(error) => Ok(Some(Iatt { nlink: 0, ..iatt })),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+// Directories.
+impl Core {
+    /// The subvolume where the new name belongs decides; then the others follow at once, or all goes back.
+    async fn rename_directory(
+        &self,
+        ctx: &Ctx,
+        rename: &Rename,
+        hashed: usize,
+        moved: &Found,
+        victim: Option<&Found>,
+    ) -> Result<Renamed> {
+        self.sets.need_all()?;
+        if let Some(victim) = victim.filter(|victim| victim.iatt.gfid != moved.iatt.gfid) {
+            self.must_be_empty(ctx, victim.iatt.gfid).await?;
+            self.memory.layouts.remove(&victim.iatt.gfid);
+        }
+        let mut renamed = self.sets.ask(ctx, hashed, rename.clone()).await?;
+        renamed.iatt = merge::shown(renamed.iatt);
+        renamed.from_parent = merge::shown(renamed.from_parent);
+        renamed.to_parent = merge::shown(renamed.to_parent);
+        let mut done = vec![hashed];
+        let mut failure = None;
+        for (set, answer) in self.sets.ask_some(ctx, self.sets.others(hashed), rename).await {
+            match answer {
+                Ok(other) => {
+                    done.push(set);
+                    renamed.iatt = merge::iatts(renamed.iatt, &other.iatt);
+                    renamed.from_parent = merge::iatts(renamed.from_parent, &other.from_parent);
+                    renamed.to_parent = merge::iatts(renamed.to_parent, &other.to_parent);
+                }
+                // It had no part there; the next lookup makes it under the new name.
+                Err(error) if is_absent(error) => {}
+                Err(error) => failure = Some(error),
+            }
+        }
+        let Some(error) = failure else { return Ok(renamed) };
+        self.rename_directory_back(ctx, rename, &done, error).await;
+        Err(error)
+    }
+
+    /// The directory gets its old name again, and what it had replaced is made again.
+    async fn rename_directory_back(&self, ctx: &Ctx, rename: &Rename, done: &[usize], error: FopError) {
+        let back = Rename {
+            from_parent: rename.to_parent,
+            from_name: rename.to_name.clone(),
+            to_parent: rename.from_parent,
+            to_name: rename.from_name.clone(),
+            replace: Replace::No,
+            when: rename.when,
+        };
+        for (set, answer) in self.sets.ask_some(&as_ourselves(ctx), done.iter().copied(), &back).await {
+            if let Err(again) = answer {
+                let set = self.sets.name(set);
+                tracing::error!(id = ctx.id, set, error = %again, "a directory has its new name in part only");
+            }
+        }
+        self.mend_after(ctx, &source(rename), error).await;
+        self.mend_after(ctx, &destination(rename), error).await;
+    }
+}
