@@ -1,1 +1,9 @@
 //! The client library, the mount and the command line.
+
+pub mod cli;
+pub mod remote {
+    //! The connections to bricks.
+
+    pub mod control;
+}
+pub mod volume;
