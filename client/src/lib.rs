@@ -1,6 +1,7 @@
 //! The client library, the mount and the command line.
 
 pub mod cli;
+pub mod fuse;
 pub mod remote {
     //! The connections to bricks.
 

@@ -1,0 +1,200 @@
+//! Requests about open files: open, read, write, and what else works on a range.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use mortar_xlators::ctx::Ctx;
+use mortar_xlators::error::Result;
+use mortar_xlators::fop::{CopyRange, Fallocate, Fsync, Open, Place, Read, Release, Seek, SeekTo, Write};
+use mortar_xlators::types::{Fd, Gfid, MAX_IO_BYTES, Name, OpenFlags};
+use mortar_xlators::xlator::Subvol;
+use rustix::io::Errno;
+
+use super::convert;
+use super::names::Asked;
+use super::server::{Server, not_served};
+use super::transport::abi::OpenedFlags;
+use super::transport::reply::{Answer, Opened};
+use super::transport::request::{CopyWidth, Op, SuidSgid, SyncWhat};
+
+/// How the kernel shall treat every open file: pages stay, since it drops them itself when it sees
+/// that size or mtime have changed; nothing is to be flushed on close, since nothing is kept back.
+pub(super) const OPENED: OpenedFlags =
+    OpenedFlags::KEEP_CACHE.union(OpenedFlags::NOFLUSH).union(OpenedFlags::PARALLEL_DIRECT_WRITES);
+
+/// The largest copy that one request asks for: the kernel comes again for the rest.
+const COPY_BYTES_MAX: u64 = 0x4000_0000;
+
+impl Server {
+    pub(super) async fn serve_file(&self, ctx: &Ctx, nodeid: u64, op: Op) -> Result<Answer> {
+        let gfid = self.gfid(nodeid)?;
+        match op {
+            Op::Create { name, flags, mode, umask, .. } => {
+                self.create(ctx, gfid, Name::new(name)?, Asked { mode, umask }, flags).await
+            }
+            Op::Open { flags, suid_sgid } => self.open(ctx, gfid, convert::open_flags(flags), suid_sgid).await,
+            Op::Read { fh, offset, size, .. } => self.read(ctx, gfid, fh, offset, size).await,
+            Op::Write { fh, offset, data, flags, suid_sgid, .. } => {
+                self.write(ctx, gfid, fh, (offset, data), flags, suid_sgid).await
+            }
+            Op::Flush { .. } => Ok(Answer::Empty),
+            Op::Release { fh, .. } => self.release(ctx, fh).await,
+            Op::Fsync { fh, what } => {
+                let fd = self.cache.opens.file(fh)?.fd();
+                self.send(ctx, Fsync { gfid, fd, data_only: what == SyncWhat::Data }).await?;
+                Ok(Answer::Empty)
+            }
+            Op::Fallocate { fh, offset, length, mode } => {
+                let how = convert::allocate(mode)?;
+                let (fd, when) = (self.cache.opens.file(fh)?.fd(), (self.sources.clock)());
+                self.changed();
+                self.send(ctx, Fallocate { gfid, fd, how, offset, length, when }).await?;
+                self.changed();
+                Ok(Answer::Empty)
+            }
+            Op::Lseek { fh, offset, whence } => self.lseek(ctx, gfid, fh, offset, whence).await,
+            Op::CopyFileRange { fh, offset, nodeid_out, fh_out, offset_out, length, width } => {
+                let to = (self.gfid(nodeid_out)?, fh_out, offset_out);
+                self.copy(ctx, (gfid, fh, offset), to, length, width).await
+            }
+            _ => not_served(),
+        }
+    }
+
+    /// Opens a file, without a message if a lease covers it.
+    async fn open(&self, ctx: &Ctx, gfid: Gfid, flags: OpenFlags, suid_sgid: SuidSgid) -> Result<Answer> {
+        let cut = flags.contains(OpenFlags::TRUNCATE);
+        if cut {
+            self.changed();
+        }
+        if let Some(fh) = self.cache.opens.insert_deferred(gfid, flags, &self.cache.inodes) {
+            if cut && let Err(error) = self.truncate(ctx, gfid, None, 0, suid_sgid).await {
+                self.cache.opens.remove_file(fh);
+                return Err(error);
+            }
+            return Ok(Answer::Opened(Opened { fh, flags: OPENED }));
+        }
+        let number = Fd { id: self.cache.opens.next_number(), gfid };
+        let guard = OpenGuard::new(self, ctx, number);
+        if cut && suid_sgid == SuidSgid::Kill {
+            self.open_below(ctx, number, flags - OpenFlags::TRUNCATE).await?;
+            self.truncate(ctx, gfid, Some(number), 0, suid_sgid).await?;
+        } else {
+            self.open_below(ctx, number, flags).await?;
+        }
+        guard.disarm();
+        self.cache.opens.insert(number, flags);
+        Ok(Answer::Opened(Opened { fh: number.id, flags: OPENED }))
+    }
+
+    /// Has the bricks open a file.
+    pub(super) async fn open_below(&self, ctx: &Ctx, fd: Fd, flags: OpenFlags) -> Result<()> {
+        self.send(ctx, Open { fd, flags, when: (self.sources.clock)() }).await?;
+        Ok(())
+    }
+
+    async fn read(&self, ctx: &Ctx, gfid: Gfid, fh: u64, offset: u64, size: u32) -> Result<Answer> {
+        let fd = self.cache.opens.file(fh)?.fd();
+        let size = size.min(MAX_IO_BYTES as u32);
+        Ok(Answer::Data(self.send(ctx, Read { gfid, fd, offset, size }).await?.data))
+    }
+
+    async fn write(
+        &self,
+        ctx: &Ctx,
+        gfid: Gfid,
+        fh: u64,
+        (offset, data): (u64, Bytes),
+        flags: u32,
+        suid_sgid: SuidSgid,
+    ) -> Result<Answer> {
+        let file = self.cache.opens.file(fh)?;
+        // The flags of the moment: fcntl(2) may have changed them since the open. What a mapping
+        // writes back comes without any, and goes where it was.
+        let now = convert::open_flags(flags);
+        let write = Write {
+            gfid,
+            fd: file.fd(),
+            place: if now.contains(OpenFlags::APPEND) { Place::End } else { Place::At(offset) },
+            data,
+            sync: now.contains(OpenFlags::SYNC) || file.flags.contains(OpenFlags::SYNC),
+            kill_priv: suid_sgid == SuidSgid::Kill,
+            when: (self.sources.clock)(),
+        };
+        self.changed();
+        let written = self.send(ctx, write).await?;
+        self.changed();
+        Ok(Answer::Written(written.bytes))
+    }
+
+    async fn release(&self, ctx: &Ctx, fh: u64) -> Result<Answer> {
+        if let Some(fd) = self.cache.opens.remove_file(fh).and_then(|file| file.fd()) {
+            self.send(ctx, Release { fd }).await?;
+        }
+        Ok(Answer::Empty)
+    }
+
+    async fn lseek(&self, ctx: &Ctx, gfid: Gfid, fh: u64, offset: u64, whence: u32) -> Result<Answer> {
+        let to = match whence.cast_signed() {
+            libc::SEEK_DATA => SeekTo::Data,
+            libc::SEEK_HOLE => SeekTo::Hole,
+            _ => return Err(Errno::INVAL.into()),
+        };
+        let fd = self.cache.opens.file(fh)?.fd();
+        Ok(Answer::Position(self.send(ctx, Seek { gfid, fd, offset, to }).await?.offset))
+    }
+
+    async fn copy(
+        &self,
+        ctx: &Ctx,
+        (from, from_fh, from_offset): (Gfid, u64, u64),
+        (to, to_fh, to_offset): (Gfid, u64, u64),
+        length: u64,
+        width: CopyWidth,
+    ) -> Result<Answer> {
+        let copy = CopyRange {
+            from,
+            from_fd: self.cache.opens.file(from_fh)?.fd(),
+            from_offset,
+            to,
+            to_fd: self.cache.opens.file(to_fh)?.fd(),
+            to_offset,
+            length: length.min(COPY_BYTES_MAX),
+            when: (self.sources.clock)(),
+        };
+        self.changed();
+        let written = self.send(ctx, copy).await?;
+        self.changed();
+        Ok(match width {
+            CopyWidth::Bits32 => Answer::Written(written.bytes),
+            CopyWidth::Bits64 => Answer::Copied(u64::from(written.bytes)),
+        })
+    }
+}
+
+/// Closes a file at the bricks if nobody will: the caller was killed while it was being opened, or
+/// the second half of opening failed.
+#[derive(Debug)]
+pub(super) struct OpenGuard {
+    open: Option<(Subvol, Ctx, Fd)>,
+}
+
+impl OpenGuard {
+    pub(super) fn new(server: &Server, ctx: &Ctx, fd: Fd) -> Self {
+        Self { open: Some((Arc::clone(&server.volume), ctx.clone(), fd)) }
+    }
+
+    /// It is in the table of open files now, or was never opened.
+    pub(super) fn disarm(mut self) {
+        self.open = None;
+    }
+}
+
+impl Drop for OpenGuard {
+    fn drop(&mut self) {
+        if let Some((volume, ctx, fd)) = self.open.take() {
+            // A brick that never opened it has nothing to close.
+            tokio::spawn(async move { volume.send(&ctx, Release { fd }).await });
+        }
+    }
+}

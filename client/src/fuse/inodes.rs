@@ -1,0 +1,269 @@
+//! Which inode the kernel means: node numbers and gfids, with the kernel's lookup counts.
+//!
+//! This is the only inode table. A node number is a slot and a generation, so a number that the
+//! kernel has forgotten never means another inode later.
+//!
+//! Invariant: a slot lives as long as the kernel holds references to it. Whether its attributes
+//! are covered by a lease changes under the same lock that counts recalls, so an answer computed
+//! before a recall cannot mark an inode as covered after it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use mortar_xlators::types::{Gfid, Kind};
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use super::transport::abi::ROOT_ID;
+
+/// How many recalls there had been when an answer was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moment(u64);
+
+/// What an answer may promise the kernel about an inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Promise {
+    /// It stays true until we say otherwise.
+    Covered,
+    /// It is true now.
+    Now,
+}
+
+#[derive(Debug)]
+struct Slot {
+    gfid: Gfid,
+    kind: Kind,
+    /// Of a directory: where it was last seen. For `..`.
+    parent: Gfid,
+    lookups: u64,
+    generation: u32,
+    covered: bool,
+    /// A recall found that the kernel did not know the inode yet, although an answer with it was
+    /// on its way: what the kernel has by now may be stale.
+    suspect: bool,
+}
+
+#[derive(Debug)]
+struct Table {
+    by_gfid: HashMap<Gfid, u32, foldhash::fast::RandomState>,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+/// The inode table.
+#[derive(Debug)]
+pub(crate) struct Inodes {
+    table: Mutex<Table>,
+    recalls: AtomicU64,
+}
+
+/// The slot of the root, whose node number is fixed.
+const ROOT_SLOT: u32 = 0;
+/// Generations start here, so that no number of a slot is that of the root.
+const FIRST_GENERATION: u32 = 1;
+
+fn node_id(index: u32, slot: &Slot) -> u64 {
+    if index == ROOT_SLOT { ROOT_ID } else { u64::from(slot.generation) << 32 | u64::from(index) }
+}
+
+impl Table {
+    fn find(&self, nodeid: u64) -> Option<usize> {
+        let index = if nodeid == ROOT_ID { ROOT_SLOT } else { nodeid as u32 };
+        let slot = self.slots.get(index as usize)?;
+        (slot.lookups > 0 && node_id(index, slot) == nodeid).then_some(index as usize)
+    }
+
+    fn slot_of(&mut self, gfid: Gfid, kind: Kind) -> u32 {
+        if let Some(index) = self.by_gfid.get(&gfid) {
+            return *index;
+        }
+        let fresh = |generation| Slot {
+            gfid,
+            kind,
+            parent: Gfid::ROOT,
+            lookups: 0,
+            generation,
+            covered: false,
+            suspect: false,
+        };
+        let index = if let Some(index) = self.free.pop() {
+            let slot = &mut self.slots[index as usize];
+            *slot = fresh(slot.generation.wrapping_add(1).max(FIRST_GENERATION));
+            index
+        } else {
+            self.slots.push(fresh(FIRST_GENERATION));
+            u32::try_from(self.slots.len() - 1).expect("the kernel runs out of memory before 2^32 inodes")
+        };
+        self.by_gfid.insert(gfid, index);
+        index
+    }
+}
+
+impl Inodes {
+    /// A table that knows the root.
+    pub(crate) fn new() -> Self {
+        let mut table = Table { by_gfid: HashMap::default(), slots: Vec::new(), free: Vec::new() };
+        let root = table.slot_of(Gfid::ROOT, Kind::Dir);
+        assert_eq!(root, ROOT_SLOT, "the root is the first");
+        table.slots[0].lookups = 1;
+        Self { table: Mutex::new(table), recalls: AtomicU64::new(0) }
+    }
+
+    /// Take this before asking the graph what an answer will be made of.
+    pub(crate) fn moment(&self) -> Moment {
+        Moment(self.recalls.load(Ordering::Acquire))
+    }
+
+    /// Whether there was no recall since: names that were covered then are covered still.
+    pub(crate) fn promise_since(&self, moment: Moment) -> Promise {
+        if self.moment() == moment { Promise::Covered } else { Promise::Now }
+    }
+
+    /// The inode behind a node number; `ESTALE` if the kernel has forgotten it.
+    pub(crate) fn gfid(&self, nodeid: u64) -> Result<Gfid, Errno> {
+        let table = self.table.lock();
+        table.find(nodeid).map(|index| table.slots[index].gfid).ok_or(Errno::STALE)
+    }
+
+    /// The directory that a directory is in, as far as we have seen.
+    pub(crate) fn parent(&self, nodeid: u64) -> Result<Gfid, Errno> {
+        let table = self.table.lock();
+        table.find(nodeid).map(|index| table.slots[index].parent).ok_or(Errno::STALE)
+    }
+
+    /// Counts a reference that the next answer hands to the kernel.
+    ///
+    /// `covered` says what the graph said; the promise is what may be told to the kernel.
+    pub(crate) fn remember(&self, at: Seen, covered: Promise, asked: Moment) -> (u64, Promise) {
+        let mut table = self.table.lock();
+        let index = table.slot_of(at.gfid, at.kind);
+        let promise = if self.moment() == asked { covered } else { Promise::Now };
+        let slot = &mut table.slots[index as usize];
+        if index != ROOT_SLOT {
+            slot.lookups += 1;
+        }
+        if at.kind == Kind::Dir {
+            slot.parent = at.parent;
+        }
+        slot.covered = promise == Promise::Covered;
+        (node_id(index, slot), promise)
+    }
+
+    /// Notes anew whether the attributes of a known inode are covered.
+    pub(crate) fn refresh(&self, nodeid: u64, covered: Promise, asked: Moment) -> Promise {
+        let mut table = self.table.lock();
+        let promise = if self.moment() == asked { covered } else { Promise::Now };
+        if let Some(index) = table.find(nodeid) {
+            table.slots[index].covered = promise == Promise::Covered;
+        }
+        promise
+    }
+
+    /// Whether a lease of ours covers the inode: it can then not lose its last name behind our back.
+    pub(crate) fn is_covered(&self, gfid: Gfid) -> bool {
+        let table = self.table.lock();
+        table.by_gfid.get(&gfid).is_some_and(|index| table.slots[*index as usize].covered)
+    }
+
+    /// The kernel drops references.
+    pub(crate) fn forget(&self, nodeid: u64, count: u64) {
+        let mut table = self.table.lock();
+        let Some(index) = table.find(nodeid).filter(|index| *index != ROOT_SLOT as usize) else {
+            return;
+        };
+        let slot = &mut table.slots[index];
+        slot.lookups = slot.lookups.saturating_sub(count);
+        if slot.lookups == 0 {
+            let gfid = slot.gfid;
+            table.by_gfid.remove(&gfid);
+            table.free.push(index as u32);
+        }
+    }
+
+    /// Counts a recall, and gives the node numbers of those of `gfids` that the kernel may know.
+    pub(crate) fn uncover(&self, gfids: &[Gfid]) -> Vec<(u64, Kind)> {
+        let mut table = self.table.lock();
+        self.recalls.fetch_add(1, Ordering::AcqRel);
+        let mut known = Vec::with_capacity(gfids.len());
+        for gfid in gfids {
+            if let Some(index) = table.by_gfid.get(gfid).copied() {
+                let slot = &mut table.slots[index as usize];
+                slot.covered = false;
+                known.push((node_id(index, slot), slot.kind));
+            }
+        }
+        known
+    }
+
+    /// The kernel did not know an inode that we had to tell it about.
+    pub(crate) fn suspect(&self, nodeid: u64) {
+        let mut table = self.table.lock();
+        if let Some(index) = table.find(nodeid) {
+            table.slots[index].suspect = true;
+        }
+    }
+
+    /// Whether the kernel must be told again about this inode, now that it evidently knows it.
+    pub(crate) fn clear_suspect(&self, nodeid: u64) -> bool {
+        let mut table = self.table.lock();
+        table.find(nodeid).is_some_and(|index| std::mem::take(&mut table.slots[index].suspect))
+    }
+}
+
+/// An inode as an answer shows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    /// Its identity.
+    pub(crate) gfid: Gfid,
+    /// Its kind.
+    pub(crate) kind: Kind,
+    /// The directory it was seen in.
+    pub(crate) parent: Gfid,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Gfid = Gfid::from_bytes([7; 16]);
+
+    fn seen(gfid: Gfid) -> Seen {
+        Seen { gfid, kind: Kind::Dir, parent: Gfid::ROOT }
+    }
+
+    #[test]
+    fn a_number_that_was_forgotten_never_means_another_inode() {
+        let inodes = Inodes::new();
+        let (first, _) = inodes.remember(seen(A), Promise::Now, inodes.moment());
+        let (again, _) = inodes.remember(seen(A), Promise::Now, inodes.moment());
+        assert_eq!(first, again);
+        inodes.forget(first, 1);
+        assert_eq!(inodes.gfid(first), Ok(A));
+        inodes.forget(first, 1);
+        assert_eq!(inodes.gfid(first), Err(Errno::STALE));
+        let (other, _) = inodes.remember(seen(Gfid::from_bytes([8; 16])), Promise::Now, inodes.moment());
+        assert_ne!(first, other);
+        assert_eq!(inodes.gfid(first), Err(Errno::STALE));
+    }
+
+    #[test]
+    fn the_root_is_always_there() {
+        let inodes = Inodes::new();
+        inodes.forget(ROOT_ID, 99);
+        assert_eq!(inodes.gfid(ROOT_ID), Ok(Gfid::ROOT));
+        assert_eq!(inodes.remember(seen(Gfid::ROOT), Promise::Now, inodes.moment()).0, ROOT_ID);
+    }
+
+    #[test]
+    fn an_answer_that_was_asked_for_before_a_recall_promises_nothing() {
+        let inodes = Inodes::new();
+        let asked = inodes.moment();
+        let (nodeid, promise) = inodes.remember(seen(A), Promise::Covered, asked);
+        assert_eq!(promise, Promise::Covered);
+        assert!(inodes.is_covered(A));
+        assert_eq!(inodes.uncover(&[A]), [(nodeid, Kind::Dir)]);
+        assert!(!inodes.is_covered(A));
+        assert_eq!(inodes.remember(seen(A), Promise::Covered, asked).1, Promise::Now);
+        assert!(!inodes.is_covered(A));
+    }
+}

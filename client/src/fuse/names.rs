@@ -1,0 +1,213 @@
+//! Requests about names: find, make, remove, move.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use mortar_xlators::ctx::Ctx;
+use mortar_xlators::error::{FopError, Result};
+use mortar_xlators::fop::{
+    Birth, Create, Getattr, Link, Lookup, Mkdir, Mknod, Only, Readlink, Rename, Replace, Rmdir, Symlink, Unlink,
+};
+use mortar_xlators::reply::Made;
+use mortar_xlators::types::{AttrMask, Fd, Gfid, Name, OpenFlags, SYMLINK_BYTES_MAX};
+use rustix::io::Errno;
+
+use super::convert;
+use super::files::{OPENED, OpenGuard};
+use super::inodes::Moment;
+use super::server::{Digest, Server, Shown, not_served};
+use super::transport::reply::{Answer, Entry, Opened};
+use super::transport::request::Op;
+
+/// What the kernel says of a new object.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub(super) mode: u32,
+    pub(super) umask: u32,
+}
+
+impl Server {
+    pub(super) async fn serve_name(&self, ctx: &Ctx, nodeid: u64, op: Op) -> Result<Answer> {
+        let gfid = self.gfid(nodeid)?;
+        match op {
+            Op::Lookup { name } if matches!(&name[..], b"." | b"..") => self.lookup_dots(ctx, nodeid, &name).await,
+            Op::Lookup { name } => self.lookup(ctx, gfid, Name::new(name)?).await,
+            Op::Readlink => Ok(Answer::Data(self.send(ctx, Readlink { gfid }).await?.target)),
+            Op::Symlink { name, target } => self.symlink(ctx, gfid, Name::new(name)?, target).await,
+            Op::Mknod { name, mode, rdev, umask } => {
+                self.mknod(ctx, gfid, Name::new(name)?, Asked { mode, umask }, rdev).await
+            }
+            Op::Mkdir { name, mode, umask } => self.mkdir(ctx, gfid, Name::new(name)?, Asked { mode, umask }).await,
+            Op::Unlink { name } => self.unlink(ctx, gfid, Name::new(name)?).await,
+            Op::Rmdir { name } => {
+                let when = (self.sources.clock)();
+                self.send(ctx, Rmdir { parent: gfid, name: Name::new(name)?, when }).await?;
+                Ok(Answer::Empty)
+            }
+            Op::Rename { name, new_parent, new_name, flags } => {
+                let to = (self.gfid(new_parent)?, Name::new(new_name)?);
+                self.rename(ctx, (gfid, Name::new(name)?), to, convert::replace(flags)?).await
+            }
+            Op::Link { nodeid, name } => self.link(ctx, self.gfid(nodeid)?, gfid, Name::new(name)?).await,
+            _ => not_served(),
+        }
+    }
+
+    async fn lookup(&self, ctx: &Ctx, parent: Gfid, name: Name) -> Result<Answer> {
+        let asked = self.cache.inodes.moment();
+        let looked = self.send(ctx, Lookup { parent, name }).await?;
+        Ok(match &looked.found {
+            Some(found) => Answer::Entry(self.entry(parent, Shown::from(&**found), asked, Digest::Compared)),
+            None => {
+                let names = self.cache.inodes.promise_since(asked);
+                Answer::NoEntry(self.cache.name_timeout(looked.cover, names))
+            }
+        })
+    }
+
+    /// What an NFS server asks: the directory itself, or the one that it is in.
+    async fn lookup_dots(&self, ctx: &Ctx, nodeid: u64, name: &[u8]) -> Result<Answer> {
+        let gfid = if name == b"." { self.gfid(nodeid)? } else { self.cache.inodes.parent(nodeid)? };
+        let parent = self.cache.inodes.parent(nodeid)?;
+        let asked = self.cache.inodes.moment();
+        let found = self.send(ctx, Getattr { gfid, fd: None, exact: AttrMask::all() }).await?;
+        let mut entry = self.entry(parent, Shown::from(&found), asked, Digest::Compared);
+        entry.entry_timeout = Duration::ZERO;
+        Ok(Answer::Entry(entry))
+    }
+
+    fn birth(&self, ctx: &Ctx, asked: Asked) -> Box<Birth> {
+        Box::new(Birth {
+            gfid: (self.sources.gfid)(),
+            mode: asked.mode & 0o7777,
+            umask: asked.umask & 0o777,
+            uid: ctx.caller.uid,
+            gid: ctx.caller.gid,
+            when: (self.sources.clock)(),
+            times: None,
+            xattrs: Vec::new(),
+            pending: Vec::new(),
+        })
+    }
+
+    /// A new name for the kernel. Its attributes are never promised: it takes them in blindly.
+    fn made(&self, parent: Gfid, made: &Made, asked: Moment) -> Entry {
+        let shown = Shown { iatt: &made.iatt, cover: made.cover, exact: AttrMask::all() };
+        self.entry(parent, shown, asked, Digest::Blind)
+    }
+
+    async fn symlink(&self, ctx: &Ctx, parent: Gfid, name: Name, target: Vec<u8>) -> Result<Answer> {
+        if target.len() > SYMLINK_BYTES_MAX {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        let birth = self.birth(ctx, Asked { mode: 0o777, umask: 0 });
+        let asked = self.cache.inodes.moment();
+        let made = self.send(ctx, Symlink { parent, name, birth, target: target.into() }).await?;
+        Ok(Answer::Entry(self.made(parent, &made, asked)))
+    }
+
+    async fn mknod(&self, ctx: &Ctx, parent: Gfid, name: Name, how: Asked, rdev: u32) -> Result<Answer> {
+        let kind = convert::mknod_kind(how.mode)?;
+        let birth = self.birth(ctx, how);
+        let asked = self.cache.inodes.moment();
+        let make = Mknod { parent, name, birth, kind, rdev: u64::from(rdev), linkto: None };
+        let made = self.send(ctx, make).await?;
+        Ok(Answer::Entry(self.made(parent, &made, asked)))
+    }
+
+    async fn mkdir(&self, ctx: &Ctx, parent: Gfid, name: Name, how: Asked) -> Result<Answer> {
+        let birth = self.birth(ctx, how);
+        let asked = self.cache.inodes.moment();
+        let make = Mkdir { parent, name, birth, layout: None, mds: false, lease: true };
+        let made = self.send(ctx, make).await?;
+        Ok(Answer::Entry(self.made(parent, &made, asked)))
+    }
+
+    async fn unlink(&self, ctx: &Ctx, parent: Gfid, name: Name) -> Result<Answer> {
+        self.keep_what_is_open(ctx, parent, &name).await;
+        let when = (self.sources.clock)();
+        self.changed();
+        self.send(ctx, Unlink { parent, name, only: Only::Any, when }).await?;
+        Ok(Answer::Empty)
+    }
+
+    async fn rename(&self, ctx: &Ctx, from: (Gfid, Name), to: (Gfid, Name), replace: Replace) -> Result<Answer> {
+        if replace == Replace::Yes {
+            self.keep_what_is_open(ctx, to.0, &to.1).await;
+        }
+        let when = (self.sources.clock)();
+        self.changed();
+        let rename = Rename { from_parent: from.0, from_name: from.1, to_parent: to.0, to_name: to.1, replace, when };
+        self.send(ctx, rename).await?;
+        Ok(Answer::Empty)
+    }
+
+    async fn link(&self, ctx: &Ctx, gfid: Gfid, parent: Gfid, name: Name) -> Result<Answer> {
+        let when = (self.sources.clock)();
+        self.changed();
+        let asked = self.cache.inodes.moment();
+        let made = self.send(ctx, Link { gfid, parent, name, when }).await?;
+        Ok(Answer::Entry(self.made(parent, &made, asked)))
+    }
+
+    /// The inode with this name may be about to lose it: if it is open here and the bricks were not
+    /// told, they are told now. Other clients' removals recall the lease, and so come by
+    /// [`super::cache::KernelCache`]; our own do not.
+    async fn keep_what_is_open(&self, ctx: &Ctx, parent: Gfid, name: &Name) {
+        if !self.cache.opens.any_deferred() {
+            return;
+        }
+        let looked = self.send(ctx, Lookup { parent, name: name.clone() }).await;
+        if let Some(found) = looked.ok().and_then(|looked| looked.found) {
+            self.cache.make_up_for_opens(&*self.volume, ctx, found.iatt.gfid).await;
+        }
+    }
+
+    /// Makes and opens a file.
+    ///
+    /// If somebody else has made the name meanwhile, the answer is `ESTALE`, unless the program
+    /// wants to be the one who makes it: the kernel then looks the name up again and opens what it
+    /// finds, with the checks that it does not make after a CREATE.
+    pub(super) async fn create(
+        &self,
+        ctx: &Ctx,
+        parent: Gfid,
+        name: Name,
+        how: Asked,
+        raw_flags: u32,
+    ) -> Result<Answer> {
+        // A new file is empty, and nobody has given it suid.
+        let flags = convert::open_flags(raw_flags) - OpenFlags::TRUNCATE;
+        let birth = self.birth(ctx, how);
+        let number = Fd { id: self.cache.opens.next_number(), gfid: birth.gfid };
+        let defer = self.born_covered.load(Ordering::Relaxed);
+        let open = (!defer).then_some((number.id, flags | OpenFlags::EXCLUSIVE));
+        let asked = self.cache.inodes.moment();
+        let guard = OpenGuard::new(self, ctx, number);
+        let make = Create { parent, name, birth, content: bytes::Bytes::new(), open, lease: true };
+        let made = match self.send(ctx, make).await {
+            Err(FopError::Refused(Errno::EXIST)) if raw_flags.cast_signed() & libc::O_EXCL == 0 => {
+                guard.disarm();
+                return Err(Errno::STALE.into());
+            }
+            made => made?,
+        };
+        let entry = self.made(parent, &made, asked);
+        let covered = self.cache.inodes.is_covered(made.iatt.gfid);
+        self.born_covered.store(covered, Ordering::Relaxed);
+        let deferred =
+            if defer { self.cache.opens.insert_deferred(number.gfid, flags, &self.cache.inodes) } else { None };
+        let fh = match deferred {
+            Some(fh) => fh,
+            None => {
+                if defer {
+                    self.open_below(ctx, number, flags).await?;
+                }
+                self.cache.opens.insert(number, flags);
+                number.id
+            }
+        };
+        guard.disarm();
+        Ok(Answer::Created(entry, Opened { fh, flags: OPENED }))
+    }
+}

@@ -1,0 +1,218 @@
+//! What programs have open: our numbers for files and listings, and what the bricks know of them.
+//!
+//! While a lease covers an inode, it cannot lose its last name without our knowing, so opening it
+//! needs no message: the open is *deferred*, and made up for when the lease is given back
+//! ([`Opens::take_deferred`]) or when this mount is about to remove the name itself.
+//!
+//! Invariant: the inode of a deferred file was covered when the file came into the table; [`super::inodes::Inodes::uncover`] runs before `take_deferred`, so none is missed.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use mortar_xlators::reply::DirEntry;
+use mortar_xlators::types::{Fd, Gfid, OpenFlags};
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use smallvec::SmallVec;
+
+use super::inodes::{Inodes, Moment};
+
+/// An open file.
+#[derive(Debug)]
+pub(crate) struct OpenFile {
+    number: Fd,
+    /// How it was opened.
+    pub(crate) flags: OpenFlags,
+    told: AtomicBool,
+}
+
+impl OpenFile {
+    /// The open file as fops name it; `None` while the bricks need not know of it.
+    pub(crate) fn fd(&self) -> Option<Fd> {
+        self.told.load(Ordering::Acquire).then_some(self.number)
+    }
+
+    /// Its number, whether or not the bricks know it.
+    pub(crate) fn number(&self) -> Fd {
+        self.number
+    }
+}
+
+/// A page of a listing that the kernel has taken a part of.
+#[derive(Debug)]
+pub(crate) struct Page {
+    /// What is left of it.
+    pub(crate) entries: VecDeque<DirEntry>,
+    /// The cookie before the first entry.
+    pub(crate) after: u64,
+    /// Nothing follows.
+    pub(crate) end: bool,
+    /// Whether the entries have attributes.
+    pub(crate) attrs: bool,
+    /// When it was asked for.
+    pub(crate) asked: Moment,
+    /// How many local changes there had been then.
+    pub(crate) changes: u64,
+}
+
+/// An open directory.
+#[derive(Debug)]
+pub(crate) struct OpenDir {
+    /// Which directory, and our number for it.
+    pub(crate) number: Fd,
+    /// What is left of the last page.
+    pub(crate) page: Mutex<Option<Page>>,
+    /// Bricks may keep a snapshot for it.
+    pub(crate) told: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Files {
+    by_number: HashMap<u64, Arc<OpenFile>, foldhash::fast::RandomState>,
+    by_gfid: HashMap<Gfid, SmallVec<[u64; 2]>, foldhash::fast::RandomState>,
+    /// How many of them the bricks do not know.
+    deferred: usize,
+}
+
+impl Files {
+    fn insert(&mut self, file: OpenFile) {
+        let number = file.number;
+        self.by_number.insert(number.id, Arc::new(file));
+        self.by_gfid.entry(number.gfid).or_default().push(number.id);
+    }
+
+    fn of(&self, gfid: Gfid) -> impl Iterator<Item = &Arc<OpenFile>> {
+        self.by_gfid.get(&gfid).into_iter().flatten().filter_map(|number| self.by_number.get(number))
+    }
+}
+
+/// The table of open files and directories. The kernel bounds it: one entry for each open file.
+#[derive(Debug)]
+pub(crate) struct Opens {
+    next: AtomicU64,
+    files: Mutex<Files>,
+    dirs: Mutex<HashMap<u64, Arc<OpenDir>, foldhash::fast::RandomState>>,
+}
+
+impl Opens {
+    /// Nothing is open.
+    pub(crate) fn new() -> Self {
+        Self { next: AtomicU64::new(1), files: Mutex::default(), dirs: Mutex::default() }
+    }
+
+    /// A number for something to be opened.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Notes a file that the bricks have opened under this number.
+    pub(crate) fn insert(&self, number: Fd, flags: OpenFlags) {
+        self.files.lock().insert(OpenFile { number, flags, told: AtomicBool::new(true) });
+    }
+
+    /// Notes a file that the bricks need not know of, if a lease covers it.
+    pub(crate) fn insert_deferred(&self, gfid: Gfid, flags: OpenFlags, inodes: &Inodes) -> Option<u64> {
+        let number = Fd { id: self.next_number(), gfid };
+        let mut files = self.files.lock();
+        if !inodes.is_covered(gfid) {
+            return None;
+        }
+        files.insert(OpenFile { number, flags, told: AtomicBool::new(false) });
+        files.deferred += 1;
+        Some(number.id)
+    }
+
+    /// The open file of that number.
+    pub(crate) fn file(&self, fh: u64) -> Result<Arc<OpenFile>, Errno> {
+        self.files.lock().by_number.get(&fh).cloned().ok_or(Errno::BADF)
+    }
+
+    /// An open file of that inode which the bricks know: the way to an inode that may have lost its last name.
+    pub(crate) fn fd_of(&self, gfid: Gfid) -> Option<Fd> {
+        self.files.lock().of(gfid).find_map(|file| file.fd())
+    }
+
+    /// The file is closed.
+    pub(crate) fn remove_file(&self, fh: u64) -> Option<Arc<OpenFile>> {
+        let mut files = self.files.lock();
+        let file = files.by_number.remove(&fh)?;
+        if file.fd().is_none() {
+            files.deferred -= 1;
+        }
+        if let Some(numbers) = files.by_gfid.get_mut(&file.number.gfid) {
+            numbers.retain(|number| *number != fh);
+            if numbers.is_empty() {
+                files.by_gfid.remove(&file.number.gfid);
+            }
+        }
+        Some(file)
+    }
+
+    /// Whether any open is deferred.
+    pub(crate) fn any_deferred(&self) -> bool {
+        self.files.lock().deferred > 0
+    }
+
+    /// The deferred opens of an inode, for the bricks to be told now. From here on fops name them;
+    /// a brick that does not know the number yet serves by gfid.
+    pub(crate) fn take_deferred(&self, gfid: Gfid) -> Vec<Arc<OpenFile>> {
+        let mut files = self.files.lock();
+        let taken: Vec<_> = files.of(gfid).filter(|file| file.fd().is_none()).cloned().collect();
+        for file in &taken {
+            file.told.store(true, Ordering::Release);
+        }
+        files.deferred -= taken.len();
+        taken
+    }
+
+    /// Opens a directory.
+    pub(crate) fn insert_dir(&self, gfid: Gfid) -> u64 {
+        let number = Fd { id: self.next_number(), gfid };
+        let dir = OpenDir { number, page: Mutex::new(None), told: AtomicBool::new(false) };
+        self.dirs.lock().insert(number.id, Arc::new(dir));
+        number.id
+    }
+
+    /// The open directory of that number.
+    pub(crate) fn dir(&self, fh: u64) -> Result<Arc<OpenDir>, Errno> {
+        self.dirs.lock().get(&fh).cloned().ok_or(Errno::BADF)
+    }
+
+    /// The directory is closed.
+    pub(crate) fn remove_dir(&self, fh: u64) -> Option<Arc<OpenDir>> {
+        self.dirs.lock().remove(&fh)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mortar_xlators::types::Kind;
+
+    use super::super::inodes::{Promise, Seen};
+    use super::*;
+
+    const A: Gfid = Gfid::from_bytes([7; 16]);
+
+    #[test]
+    fn an_open_is_deferred_only_under_a_lease_and_told_when_it_goes() {
+        let (inodes, opens) = (Inodes::new(), Opens::new());
+        assert_eq!(opens.insert_deferred(A, OpenFlags::READ, &inodes), None);
+        inodes.remember(Seen { gfid: A, kind: Kind::File, parent: Gfid::ROOT }, Promise::Covered, inodes.moment());
+        let fh = opens.insert_deferred(A, OpenFlags::READ, &inodes).unwrap();
+        assert_eq!(opens.file(fh).unwrap().fd(), None);
+        inodes.uncover(&[A]);
+        assert_eq!(opens.take_deferred(A).len(), 1);
+        assert_eq!(opens.file(fh).unwrap().fd(), Some(Fd { id: fh, gfid: A }));
+        assert!(!opens.any_deferred());
+    }
+
+    #[test]
+    fn a_closed_file_is_not_made_up_for() {
+        let (inodes, opens) = (Inodes::new(), Opens::new());
+        inodes.remember(Seen { gfid: A, kind: Kind::File, parent: Gfid::ROOT }, Promise::Covered, inodes.moment());
+        let fh = opens.insert_deferred(A, OpenFlags::READ, &inodes).unwrap();
+        assert_eq!(opens.remove_file(fh).unwrap().fd(), None);
+        assert!(opens.take_deferred(A).is_empty() && !opens.any_deferred());
+    }
+}

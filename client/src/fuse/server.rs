@@ -1,0 +1,266 @@
+//! Who serves the kernel's requests: from a request to a fop, and from the reply to an answer.
+//!
+//! One short method per request, by subject: names in `names.rs`, open files in `files.rs`,
+//! directories in `dirs.rs`, extended attributes in `xattrs.rs`, attributes here.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use mortar_xlators::ctx::{Caller, Ctx};
+use mortar_xlators::error::Result;
+use mortar_xlators::fop::{Getattr, Operation, Setattr, Statfs, Truncate};
+use mortar_xlators::reply::Found;
+use mortar_xlators::types::{AttrMask, ClientId, Cover, Fd, Gfid, Iatt};
+use mortar_xlators::xlator::Subvol;
+use rustix::io::Errno;
+
+use super::cache::{KernelCache, LONG};
+use super::convert;
+use super::inodes::{Moment, Promise, Seen};
+use super::transport::Handler;
+use super::transport::abi::{SetattrIn, SetattrValid};
+use super::transport::interrupt::OnSignal;
+use super::transport::notify::Notifier;
+use super::transport::reply::{Answer, Entry};
+use super::transport::request::{Header, Op, Request, SuidSgid};
+use super::transport::session::Kernel;
+use super::{Acl, Sources, StatMode};
+
+/// The server of one mount.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(super) volume: Subvol,
+    pub(super) cache: Arc<KernelCache>,
+    pub(super) client: ClientId,
+    pub(super) sources: Sources,
+    pub(super) acl: Acl,
+    pub(super) stat: StatMode,
+    pub(super) request_time_max: Duration,
+    pub(super) next_id: AtomicU64,
+    /// How often this mount has changed an inode: attributes that were listed before do not count.
+    pub(super) changes: AtomicU64,
+    /// Whether new files came under a lease of ours lately, so that opening them needs no message.
+    pub(super) born_covered: AtomicBool,
+}
+
+/// Whether the kernel compares versions when it takes the attributes of an answer in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Digest {
+    /// It does (LOOKUP, GETATTR, READDIRPLUS), so they may be promised.
+    Compared,
+    /// It does not, so a recall on the way could be missed.
+    Blind,
+}
+
+impl Server {
+    /// Who asks, for the layers below.
+    pub(super) fn ctx(&self, header: &Header) -> Ctx {
+        let caller = Caller {
+            uid: header.uid,
+            gid: header.gid,
+            groups: header.groups.iter().copied().collect(),
+            // Negative numbers are for our own daemons.
+            pid: i32::try_from(header.pid).unwrap_or(0),
+        };
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        Ctx::new(id, self.client, caller, Instant::now() + self.request_time_max)
+    }
+
+    /// Sends a fop down the graph.
+    pub(super) async fn send<O: Operation>(&self, ctx: &Ctx, operation: O) -> Result<O::Reply> {
+        self.volume.send(ctx, operation).await
+    }
+
+    /// The open file to reach an inode by. The kernel does not name one for fstat(2), fchmod(2) and
+    /// the like, also when the inode has no name left.
+    fn fd(&self, gfid: Gfid, fh: Option<u64>) -> Option<Fd> {
+        match fh.and_then(|fh| self.cache.opens.file(fh).ok()) {
+            Some(file) => file.fd(),
+            None => self.cache.opens.fd_of(gfid),
+        }
+    }
+
+    pub(super) fn gfid(&self, nodeid: u64) -> Result<Gfid> {
+        Ok(self.cache.inodes.gfid(nodeid)?)
+    }
+
+    /// This mount is about to change an inode, or just has.
+    pub(super) fn changed(&self) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A name and its inode for the kernel, which counts a reference to it.
+    pub(super) fn entry(&self, parent: Gfid, shown: Shown<'_>, asked: Moment, digest: Digest) -> Entry {
+        let Shown { iatt, cover, exact } = shown;
+        let seen = Seen { gfid: iatt.gfid, kind: iatt.kind, parent };
+        let (nodeid, attrs) = self.cache.inodes.remember(seen, KernelCache::attrs_promise(cover), asked);
+        let names = self.cache.inodes.promise_since(asked);
+        let promised = attrs == Promise::Covered && digest == Digest::Compared && exact.is_all();
+        Entry {
+            nodeid,
+            // The node number has its generation in it.
+            generation: 0,
+            entry_timeout: self.cache.name_timeout(cover, names),
+            attr_timeout: if promised { LONG } else { Duration::ZERO },
+            attr: convert::attr(iatt),
+        }
+    }
+
+    async fn getattr(&self, ctx: &Ctx, nodeid: u64, fh: Option<u64>) -> Result<Answer> {
+        let gfid = self.gfid(nodeid)?;
+        let fd = self.fd(gfid, fh);
+        let exact = match self.stat {
+            StatMode::Exact => AttrMask::all(),
+            StatMode::Lazy => AttrMask::IDENTITY,
+        };
+        let asked = self.cache.inodes.moment();
+        let found = self.send(ctx, Getattr { gfid, fd, exact }).await?;
+        let promise = self.cache.inodes.refresh(nodeid, KernelCache::attrs_promise(found.cover), asked);
+        let timeout = if promise == Promise::Covered && found.exact.is_all() { LONG } else { Duration::ZERO };
+        Ok(Answer::Attr(convert::attr(&found.iatt), timeout))
+    }
+
+    async fn setattr(&self, ctx: &Ctx, nodeid: u64, set: &SetattrIn) -> Result<Answer> {
+        let gfid = self.gfid(nodeid)?;
+        let valid = SetattrValid::from_bits_retain(set.valid);
+        let fh = valid.contains(SetattrValid::FH).then_some(set.fh);
+        let fd = self.fd(gfid, fh);
+        self.changed();
+        let mut after = None;
+        let mut rest = self.setattr_fop(gfid, fd, set);
+        if valid.contains(SetattrValid::SIZE) {
+            let suid_sgid = if rest.kill_priv { SuidSgid::Kill } else { SuidSgid::Keep };
+            after = Some(self.truncate(ctx, gfid, fd, set.size, suid_sgid).await?);
+            // Cutting sets the times by itself.
+            rest.mtime = rest.mtime.filter(|_| !valid.contains(SetattrValid::MTIME_NOW));
+            rest.kill_priv = false;
+        }
+        let more = rest.mode.is_some() || rest.uid.is_some() || rest.gid.is_some();
+        let more = more || rest.atime.is_some() || rest.mtime.is_some() || rest.kill_priv;
+        let iatt = match after {
+            Some(iatt) if !more => iatt,
+            _ => self.send(ctx, rest).await?.iatt,
+        };
+        self.changed();
+        // The kernel takes this in without comparing versions.
+        Ok(Answer::Attr(convert::attr(&iatt), Duration::ZERO))
+    }
+
+    fn setattr_fop(&self, gfid: Gfid, fd: Option<Fd>, set: &SetattrIn) -> Setattr {
+        let valid = SetattrValid::from_bits_retain(set.valid);
+        let when = (self.sources.clock)();
+        let time = |given, now, sec, nsec| {
+            if valid.contains(now) { Some(when) } else { valid.contains(given).then(|| convert::time(sec, nsec)) }
+        };
+        Setattr {
+            gfid,
+            fd,
+            mode: valid.contains(SetattrValid::MODE).then_some(set.mode & 0o7777),
+            uid: valid.contains(SetattrValid::UID).then_some(set.uid),
+            gid: valid.contains(SetattrValid::GID).then_some(set.gid),
+            atime: time(SetattrValid::ATIME, SetattrValid::ATIME_NOW, set.atime, set.atimensec),
+            mtime: time(SetattrValid::MTIME, SetattrValid::MTIME_NOW, set.mtime, set.mtimensec),
+            kill_priv: valid.contains(SetattrValid::KILL_SUIDGID),
+            when,
+        }
+    }
+
+    /// Changes the size; gives the attributes afterwards.
+    pub(super) async fn truncate(
+        &self,
+        ctx: &Ctx,
+        gfid: Gfid,
+        fd: Option<Fd>,
+        size: u64,
+        suid_sgid: SuidSgid,
+    ) -> Result<Iatt> {
+        let when = (self.sources.clock)();
+        let cut = Truncate { gfid, fd, size, kill_priv: suid_sgid == SuidSgid::Kill, when };
+        Ok(self.send(ctx, cut).await?.iatt)
+    }
+
+    async fn statfs(&self, ctx: &Ctx) -> Result<Answer> {
+        Ok(Answer::Statfs(convert::statfs(&self.send(ctx, Statfs).await?)))
+    }
+
+    async fn serve(&self, ctx: &Ctx, nodeid: u64, op: Op) -> Result<Answer> {
+        match op {
+            Op::Getattr { fh } => self.getattr(ctx, nodeid, fh).await,
+            Op::Setattr(set) => self.setattr(ctx, nodeid, &set).await,
+            Op::Statfs => self.statfs(ctx).await,
+            op @ (Op::Lookup { .. }
+            | Op::Readlink
+            | Op::Symlink { .. }
+            | Op::Mknod { .. }
+            | Op::Mkdir { .. }
+            | Op::Unlink { .. }
+            | Op::Rmdir { .. }
+            | Op::Rename { .. }
+            | Op::Link { .. }) => self.serve_name(ctx, nodeid, op).await,
+            op @ (Op::Opendir { .. }
+            | Op::Readdir { .. }
+            | Op::Readdirplus { .. }
+            | Op::Releasedir { .. }
+            | Op::Fsyncdir { .. }) => self.serve_dir(ctx, nodeid, op).await,
+            op @ (Op::Setxattr { .. } | Op::Getxattr { .. } | Op::Listxattr { .. } | Op::Removexattr { .. }) => {
+                self.serve_xattr(ctx, nodeid, op).await
+            }
+            op => self.serve_file(ctx, nodeid, op).await,
+        }
+    }
+}
+
+/// An inode as a reply shows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shown<'a> {
+    /// Its attributes.
+    pub(crate) iatt: &'a Iatt,
+    /// What stays true.
+    pub(crate) cover: Cover,
+    /// What is exact.
+    pub(crate) exact: AttrMask,
+}
+
+impl<'a> From<&'a Found> for Shown<'a> {
+    fn from(found: &'a Found) -> Self {
+        Self { iatt: &found.iatt, cover: found.cover, exact: found.exact }
+    }
+}
+
+impl Handler for Server {
+    fn started(&self, kernel: Kernel, notifier: Notifier) {
+        tracing::debug!(minor = kernel.minor, flags = ?kernel.flags, "the kernel agreed");
+        self.cache.attach(notifier, Arc::downgrade(&self.volume), self.client);
+    }
+
+    async fn call(self: Arc<Self>, request: Request) -> Answer {
+        let Request { header, op } = request;
+        self.cache.repeat_if_suspect(header.nodeid);
+        let ctx = self.ctx(&header);
+        match self.serve(&ctx, header.nodeid, op).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                tracing::trace!(id = ctx.id, %error, "answered with an error");
+                Answer::Errno(error.errno())
+            }
+        }
+    }
+
+    fn forget(&self, nodeid: u64, count: u64) {
+        self.cache.inodes.forget(nodeid, count);
+    }
+
+    fn on_signal(&self, op: &Op) -> OnSignal {
+        match op {
+            // Nobody sees whether these worked; they must run to their end.
+            Op::Release { .. } | Op::Releasedir { .. } | Op::Flush { .. } => OnSignal::Finish,
+            _ => OnSignal::GiveUpIfKilled,
+        }
+    }
+}
+
+/// What a mount does not serve; the kernel does not ask again.
+pub(super) fn not_served() -> Result<Answer> {
+    Err(Errno::NOSYS.into())
+}
