@@ -1,0 +1,232 @@
+//! Gets leases from the copies, and holds them for the time of one fop.
+//!
+//! A lease holds when a quorum and every connected copy granted it. Where nobody is in the way that is one round to
+//! all copies at once. Where somebody is, what was granted is given back and the copies are asked again with waiting,
+//! the lowest first and the others after it: so of several clients that want one object the lowest copy picks the
+//! next, and the others follow.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use smallvec::{SmallVec, smallvec};
+use tokio::sync::futures::OwnedNotified;
+use tokio::time::{Instant, timeout_at};
+
+use super::Replicate;
+use super::copies::CopySet;
+use super::lease::{Outcome, Pin, Recalled, Wanted};
+use super::pending::Accused;
+use crate::ctx::Ctx;
+use crate::effect::Needs;
+use crate::error::{Errno, FopError, Result};
+use crate::fop::{Lease, Settled, Unlease};
+use crate::reply::Grant;
+use crate::types::{Epoch, Gfid, LeaseMode};
+
+/// How long a copy that does not answer is given to recover before the others are tried without it.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Leases in use by one fop. Dropping it ends the use, and writes the outcome into the books.
+#[derive(Debug)]
+pub(super) struct Pins {
+    pub(super) set: Arc<Replicate>,
+    /// The copies that were connected.
+    pub(super) up: CopySet,
+    pub(super) pins: SmallVec<[Pin; 2]>,
+    pub(super) outcome: Outcome,
+}
+
+impl Pins {
+    /// The epochs to show to one copy; `None` if it has not granted all.
+    pub(super) fn at(&self, copy: usize) -> Option<SmallVec<[(Gfid, Epoch); 2]>> {
+        self.pins.iter().map(|pin| pin.epochs[copy].map(|epoch| (pin.gfid, epoch))).collect()
+    }
+
+    /// Whom the copies blame for any of the objects.
+    pub(super) fn accused(&self) -> Accused {
+        let mut accused = Accused::default();
+        self.pins.iter().for_each(|pin| accused.merge(pin.accused));
+        accused
+    }
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        for pin in &self.pins {
+            self.set.cache.unpin(pin, &self.outcome);
+        }
+    }
+}
+
+/// Says that the request for a lease has ended, also when its future is dropped.
+struct Asking<'a> {
+    set: &'a Replicate,
+    gfid: Gfid,
+    mode: LeaseMode,
+    up: CopySet,
+    open: bool,
+}
+
+impl Asking<'_> {
+    fn end(&mut self, grants: &[(usize, Epoch, Accused)]) -> Option<Pin> {
+        self.open = false;
+        let (pin, recalled) = self.set.cache.asked(self.gfid, self.mode, grants, self.up);
+        if recalled == Recalled::GiveBack {
+            self.set.give_back_when_drained(self.gfid);
+        }
+        pin
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if self.open {
+            self.end(&[]);
+        }
+    }
+}
+
+/// What copies said to one request.
+#[derive(Default)]
+struct Answers {
+    granted: SmallVec<[(usize, Epoch, Accused); 3]>,
+    busy: CopySet,
+    silent: CopySet,
+}
+
+impl Answers {
+    fn granted(&self) -> CopySet {
+        self.granted.iter().map(|&(copy, ..)| copy).collect()
+    }
+}
+
+impl Replicate {
+    /// Hold these leases, in ascending order of gfid, until the answer is dropped.
+    pub(super) async fn pin(&self, ctx: &Ctx, needs: &Needs) -> Result<Pins> {
+        let set = self.shared();
+        let mut held = Pins { set, up: self.live()?, pins: SmallVec::new(), outcome: Outcome::default() };
+        for &(gfid, mode) in needs {
+            let pin = self.pin_one(ctx, gfid, mode).await?;
+            held.pins.push(pin);
+        }
+        self.trim_if_full();
+        Ok(held)
+    }
+
+    async fn pin_one(&self, ctx: &Ctx, gfid: Gfid, mode: LeaseMode) -> Result<Pin> {
+        loop {
+            let up = self.live()?;
+            match self.cache.want(gfid, mode, up) {
+                Wanted::Pinned(pin) => return Ok(pin),
+                Wanted::Wait(change) => Self::wait(ctx, change).await?,
+                Wanted::Ask { missing, holding } => {
+                    let mut asking = Asking { set: self, gfid, mode, up, open: true };
+                    let answers = self.ask(ctx, gfid, mode, missing, holding).await?;
+                    if let Some(pin) = asking.end(&answers.granted) {
+                        return Ok(pin);
+                    }
+                    if !answers.silent.is_empty() {
+                        Self::pause(ctx).await?;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn wait(ctx: &Ctx, change: OwnedNotified) -> Result<()> {
+        let deadline = Instant::from_std(ctx.deadline);
+        timeout_at(deadline, change).await.map_err(|_| FopError::Refused(Errno::TIMEDOUT))
+    }
+
+    async fn pause(ctx: &Ctx) -> Result<()> {
+        if ctx.deadline <= std::time::Instant::now() {
+            return Err(FopError::Refused(Errno::TIMEDOUT));
+        }
+        tokio::time::sleep(PAUSE).await;
+        Ok(())
+    }
+
+    async fn ask(&self, ctx: &Ctx, gfid: Gfid, mode: LeaseMode, missing: CopySet, holding: CopySet) -> Result<Answers> {
+        let alone = self.copies.len() == 1;
+        let lease = Lease { gfids: smallvec![gfid], mode, wait: alone, reclaim: false, attrs: false };
+        let known = self.rule.holds(holding);
+        let mut answers = self.ask_copies(ctx, missing, &Lease { reclaim: known, ..lease.clone() }).await;
+        if answers.busy.is_empty() {
+            return Ok(answers);
+        }
+        if alone {
+            return Err(FopError::Refused(Errno::TIMEDOUT));
+        }
+        if !known && self.rule.holds(answers.granted().or(holding)) {
+            // A copy that has just been restarted gives no new lease, but one that a quorum granted is none.
+            let again = self.ask_copies(ctx, answers.busy, &Lease { reclaim: true, ..lease.clone() }).await;
+            answers.granted.extend(again.granted);
+            answers.silent = answers.silent.or(again.silent);
+            if again.busy.is_empty() {
+                return Ok(answers);
+            }
+        }
+        self.take_back(gfid, &answers).await;
+        self.ask_in_turn(ctx, missing, holding, Lease { wait: true, ..lease }).await
+    }
+
+    /// Ask with waiting: the lowest copy, and only then the others.
+    async fn ask_in_turn(&self, ctx: &Ctx, missing: CopySet, holding: CopySet, lease: Lease) -> Result<Answers> {
+        let gfid = lease.gfids[0];
+        let lowest: CopySet = missing.iter().take(1).collect();
+        let mut answers = Answers::default();
+        for copies in [lowest, missing.without(lowest)] {
+            let reclaim = self.rule.holds(holding.or(answers.granted()));
+            let more = self.ask_copies(ctx, copies, &Lease { reclaim, ..lease.clone() }).await;
+            answers.granted.extend(more.granted);
+            answers.silent = answers.silent.or(more.silent);
+            if !more.busy.is_empty() {
+                self.take_back(gfid, &answers).await;
+                tracing::warn!(ctx.id, %gfid, mode = ?lease.mode, "waited in vain for a lease");
+                return Err(FopError::Refused(Errno::TIMEDOUT));
+            }
+        }
+        Ok(answers)
+    }
+
+    async fn ask_copies(&self, ctx: &Ctx, copies: CopySet, lease: &Lease) -> Answers {
+        let ask = |copy: usize| async move {
+            let answer = self.copies[copy].subvol.send(ctx, lease.clone()).await;
+            (copy, answer.map(|granted| granted.grants.into_iter().next()))
+        };
+        let mut answers = Answers::default();
+        for (copy, answer) in join_all(copies.iter().map(ask)).await {
+            match answer {
+                Ok(Some(Grant { epoch: Ok(epoch), marks, .. })) => {
+                    answers.granted.push((copy, epoch, self.accused_by(&marks)));
+                }
+                Ok(Some(Grant { epoch: Err(_), .. })) | Err(FopError::Refused(Errno::AGAIN)) => answers.busy.add(copy),
+                Ok(None) | Err(_) => answers.silent.add(copy),
+            }
+        }
+        answers
+    }
+
+    pub(super) fn accused_by(&self, marks: &[crate::types::Pending]) -> Accused {
+        if marks.is_empty() {
+            return Accused::default();
+        }
+        Accused::read(self.copies.iter().map(|copy| &copy.key), marks)
+    }
+
+    /// Give back what was granted in a round that did not succeed.
+    async fn take_back(&self, gfid: Gfid, answers: &Answers) {
+        let back = answers.granted.iter().map(|&(copy, epoch, _)| self.unlease_one(copy, gfid, epoch));
+        join_all(back).await;
+    }
+
+    /// Give back a grant under which nothing was done.
+    pub(super) async fn unlease_one(&self, copy: usize, gfid: Gfid, epoch: Epoch) {
+        let objects = vec![Settled { gfid, epoch, changes: Some(0) }];
+        let back = self.copies[copy].subvol.send(&self.own_ctx(), Unlease { objects, keep_shared: false }).await;
+        if let Err(error) = back {
+            tracing::debug!(copy, %gfid, %error, "could not give a lease back; it will be recalled");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Gives leases back: when somebody wants them, and the oldest when there are too many. Says what is settled.
+//!
+//! The order is always the same: no new fop under the lease, the running ones end, what sits above forgets what it was
+//! told, the copies are told. None of these waits for another lease.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use futures::future::join_all;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::Replicate;
+use super::lease::{Later, Recalled};
+use crate::fop::{LEASE_OBJECTS_MAX, Settle, Settled, Unlease};
+use crate::types::{Epoch, Gfid};
+use crate::xlator::Notice;
+
+/// Notices taken from the queue at a time.
+const BATCH: usize = 256;
+
+/// The oldest leases given back at a time.
+const TRIM: usize = 1024;
+
+impl Replicate {
+    pub(super) fn serve_notices(&self, mut notices: UnboundedReceiver<Notice>) {
+        let weak = self.me.clone();
+        self.runtime.spawn(async move {
+            let mut batch = Vec::with_capacity(BATCH);
+            while notices.recv_many(&mut batch, BATCH).await > 0 {
+                let Some(set) = weak.upgrade() else { return };
+                for notice in batch.drain(..) {
+                    set.hear(notice);
+                }
+            }
+        });
+    }
+
+    fn hear(&self, notice: Notice) {
+        match notice {
+            Notice::Blames { .. } => self.ask_who_blames(),
+            Notice::Recall { gfid, epoch, wanted } => match self.cache.recall(gfid, epoch, wanted) {
+                Recalled::GiveBack => self.give_back_when_drained(gfid),
+                Recalled::Noted => {}
+                Recalled::Unknown => self.disown(gfid, epoch),
+            },
+        }
+    }
+
+    /// A grant whose request nobody waited for: whichever copy gave it gets it back.
+    fn disown(&self, gfid: Gfid, epoch: Epoch) {
+        let set = self.shared();
+        self.runtime.spawn(async move {
+            let back = set.up.get().iter().map(|copy| set.unlease_one(copy, gfid, epoch)).collect::<Vec<_>>();
+            join_all(back).await;
+        });
+    }
+
+    /// Give a recalled lease back as soon as no fop runs under it.
+    pub(super) fn give_back_when_drained(&self, gfid: Gfid) {
+        let set = self.shared();
+        self.runtime.spawn(async move {
+            while let Some(change) = set.cache.drained(gfid) {
+                change.await;
+            }
+            set.give_back(&[gfid]).await;
+        });
+    }
+
+    async fn give_back(&self, gfids: &[Gfid]) {
+        self.upcall.uncover(gfids).await;
+        for gfids in gfids.chunks(LEASE_OBJECTS_MAX) {
+            let up = self.up.get();
+            join_all(up.iter().map(|copy| self.give_back_at(gfids, copy))).await;
+            self.cache.returned(gfids);
+        }
+    }
+
+    async fn give_back_at(&self, gfids: &[Gfid], copy: usize) {
+        let returns = self.cache.returns(gfids, copy);
+        let ctx = self.own_ctx();
+        for (objects, keep_shared) in [(returns.dropped, false), (returns.lowered, true)] {
+            if objects.is_empty() {
+                continue;
+            }
+            let told = self.copies[copy].subvol.send(&ctx, Unlease { objects, keep_shared }).await;
+            if let Err(error) = told {
+                tracing::debug!(copy, %error, "could not give leases back; the brick will take them");
+            }
+        }
+    }
+
+    /// With too many leases, give back the oldest, in the background.
+    pub(super) fn trim_if_full(&self) {
+        if self.cache.len() <= self.options.leases_max || self.trimming.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let set = self.shared();
+        self.runtime.spawn(async move {
+            let oldest = set.cache.choose_oldest(TRIM);
+            set.give_back(&oldest).await;
+            set.trimming.store(false, Ordering::Release);
+        });
+    }
+
+    /// Something was changed: when it has been left alone for a while, say that every copy has it.
+    pub(super) fn settle_soon(&self) {
+        if self.settling.load(Ordering::Relaxed) || self.settling.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (weak, every) = (self.me.clone(), self.options.settle_every);
+        self.runtime.spawn(async move {
+            loop {
+                tokio::time::sleep(every).await;
+                let Some(set) = weak.upgrade() else { return };
+                let (told, later) = set.cache.settle();
+                set.tell_settled(told).await;
+                if later == Later::Nothing {
+                    set.settling.store(false, Ordering::Release);
+                    // What was listed meanwhile found a settler that no longer looked.
+                    if set.cache.has_unsettled() {
+                        set.settle_soon();
+                    }
+                    return;
+                }
+            }
+        });
+    }
+
+    async fn tell_settled(self: &Arc<Self>, told: Vec<Vec<Settled>>) {
+        let tell = |(copy, objects): (usize, Vec<Settled>)| async move {
+            for objects in objects.chunks(LEASE_OBJECTS_MAX) {
+                let told = self.copies[copy].subvol.send(&self.own_ctx(), Settle { objects: objects.to_vec() }).await;
+                if let Err(error) = told {
+                    tracing::debug!(copy, %error, "could not say what is settled; marks stay");
+                    return;
+                }
+            }
+        };
+        join_all(told.into_iter().enumerate().filter(|(_, objects)| !objects.is_empty()).map(tell)).await;
+    }
+}

@@ -1,0 +1,525 @@
+//! The leases this client holds, as the set remembers them: with each copy's epoch, what was changed under it, and
+//! whom the copies blame.
+//!
+//! Nothing here sends a message or awaits one: `acquire.rs` and `give_back.rs` do.
+//!
+//! Invariant: a lease that is being given back takes no new pin; it is given back when the last pin is gone.
+
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use foldhash::fast::RandomState;
+use lru::LruCache;
+use parking_lot::{Mutex, MutexGuard};
+use smallvec::{SmallVec, smallvec};
+use tokio::sync::Notify;
+use tokio::sync::futures::OwnedNotified;
+
+use super::copies::CopySet;
+use super::pending::Accused;
+use super::quorum::Rule;
+use crate::fop::Settled;
+use crate::types::{Class, Epoch, Gfid, LeaseMode};
+
+/// Power of two, enough that two threads seldom meet in one shard.
+const SHARDS: usize = 32;
+
+/// What one copy granted, and what was done there since.
+#[derive(Clone, Copy, Debug, Default)]
+struct AtCopy {
+    grant: Option<(Epoch, LeaseMode)>,
+    /// Changes it admitted under the grant; `None` when an answer never came, so that the number is not known.
+    changes: Option<u64>,
+}
+
+impl AtCopy {
+    fn covers(&self, mode: LeaseMode) -> bool {
+        self.grant.is_some_and(|(_, held)| held >= mode)
+    }
+}
+
+/// Epochs by copy.
+pub(super) type Epochs = SmallVec<[Option<Epoch>; 3]>;
+
+/// One leased object.
+#[derive(Debug)]
+struct Entry {
+    at: SmallVec<[AtCopy; 3]>,
+    /// Whom the copies blamed when they granted, and whom we blamed since.
+    accused: Accused,
+    /// Whom we blamed under this lease, on disk, by class.
+    blamed: Accused,
+    /// Fops that run under it.
+    pins: u32,
+    /// Somebody wants it (or it is to leave the cache): what may stay is less than this.
+    recalled: Option<LeaseMode>,
+    /// A request for it is under way.
+    asking: bool,
+    /// Recalls of grants whose answer we have not seen yet.
+    early: Vec<(Epoch, LeaseMode)>,
+    /// A change ended without a quorum that agrees, or a blame could not be written.
+    unsettled: bool,
+    /// Stands in the list of what is to be settled.
+    listed: bool,
+    /// When it was last pinned for a change, in ticks of the settler.
+    tick: u32,
+    /// Which grant of all in this cache was the last for it.
+    since: u64,
+    /// Who waits for anything to change here.
+    wake: Option<Arc<Notify>>,
+}
+
+impl Entry {
+    fn new(copies: usize) -> Self {
+        Self {
+            at: smallvec![AtCopy::default(); copies],
+            accused: Accused::default(),
+            blamed: Accused::default(),
+            pins: 0,
+            recalled: None,
+            asking: false,
+            early: Vec::new(),
+            unsettled: false,
+            listed: false,
+            tick: 0,
+            since: 0,
+            wake: None,
+        }
+    }
+
+    fn holding(&self, mode: LeaseMode) -> CopySet {
+        self.at.iter().enumerate().filter(|(_, at)| at.covers(mode)).map(|(copy, _)| copy).collect()
+    }
+
+    fn wait(&mut self) -> OwnedNotified {
+        Arc::clone(self.wake.get_or_insert_with(Arc::default)).notified_owned()
+    }
+
+    fn wake(&mut self) {
+        if let Some(wake) = self.wake.take() {
+            wake.notify_waiters();
+        }
+    }
+
+    fn epochs(&self) -> Epochs {
+        self.at.iter().map(|at| at.grant.map(|(epoch, _)| epoch)).collect()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.pins == 0 && !self.asking && self.recalled.is_none()
+    }
+
+    fn holds_nothing(&self) -> bool {
+        self.at.iter().all(|at| at.grant.is_none())
+    }
+}
+
+/// A lease in use by one fop; must be handed to [`Cache::unpin`].
+#[derive(Debug)]
+pub(super) struct Pin {
+    pub(super) gfid: Gfid,
+    pub(super) mode: LeaseMode,
+    pub(super) epochs: Epochs,
+    pub(super) accused: Accused,
+    pub(super) blamed: Accused,
+}
+
+/// What a fop found when it wanted a lease.
+#[derive(Debug)]
+pub(super) enum Wanted {
+    /// Go on.
+    Pinned(Pin),
+    /// Somebody asks for it already, or it is being given back: look again when this ends.
+    Wait(OwnedNotified),
+    /// Ask these copies. The caller is the only one that asks, and must call `asked` whatever happens.
+    Ask {
+        /// Copies that have not granted it.
+        missing: CopySet,
+        /// Copies that have.
+        holding: CopySet,
+    },
+}
+
+/// How one copy took one change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(super) enum Counted {
+    /// Not sent, or fenced: the copy did not count it.
+    #[default]
+    No,
+    /// Answered.
+    Yes,
+    /// No answer: nobody knows.
+    Unknown,
+}
+
+/// How a change ended, for the books of its leases.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Outcome {
+    pub(super) counted: SmallVec<[Counted; 3]>,
+    /// Copies may differ without being blamed.
+    pub(super) unsettled: bool,
+    /// Blames written, by object.
+    pub(super) blamed: SmallVec<[(Gfid, Class, CopySet); 2]>,
+}
+
+/// A recall that was noted.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Recalled {
+    /// Give it back when its pins are gone.
+    GiveBack,
+    /// It is on its way back, or will be looked at when the answer to our request is there.
+    Noted,
+    /// No such grant is known here: it was granted to a request that nobody waited for.
+    Unknown,
+}
+
+/// What a copy is to be told when a lease is given back.
+#[derive(Debug, Default)]
+pub(super) struct Returns {
+    pub(super) dropped: Vec<Settled>,
+    pub(super) lowered: Vec<Settled>,
+}
+
+/// The leases this client holds on one set.
+#[derive(Debug)]
+pub(super) struct Cache {
+    shards: Vec<Mutex<LruCache<Gfid, Entry, RandomState>>>,
+    hasher: RandomState,
+    copies: usize,
+    rule: Rule,
+    /// Objects in all shards.
+    size: AtomicUsize,
+    /// Objects that have changes which the copies have not been told are everywhere.
+    unsettled: Mutex<Vec<Gfid>>,
+    tick: AtomicU32,
+    /// Counts grants.
+    grants: AtomicU64,
+}
+
+impl Cache {
+    pub(super) fn new(copies: usize, rule: Rule) -> Self {
+        let shard = || Mutex::new(LruCache::unbounded_with_hasher(RandomState::default()));
+        Self {
+            shards: (0..SHARDS).map(|_| shard()).collect(),
+            hasher: RandomState::default(),
+            copies,
+            rule,
+            size: AtomicUsize::new(0),
+            unsettled: Mutex::default(),
+            tick: AtomicU32::new(0),
+            grants: AtomicU64::new(0),
+        }
+    }
+
+    fn shard(&self, gfid: Gfid) -> MutexGuard<'_, LruCache<Gfid, Entry, RandomState>> {
+        let hash = self.hasher.hash_one(gfid) >> 32;
+        self.shards[hash as usize % SHARDS].lock()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.size.load(Ordering::Relaxed)
+    }
+
+    fn with_new<T>(&self, gfid: Gfid, work: impl FnOnce(&mut Entry) -> T) -> T {
+        let fresh = || {
+            self.size.fetch_add(1, Ordering::Relaxed);
+            Entry::new(self.copies)
+        };
+        work(self.shard(gfid).get_or_insert_mut(gfid, fresh))
+    }
+
+    /// Work on an entry that exists, and drop it if nothing is left of it.
+    fn with<T>(&self, gfid: Gfid, work: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+        let mut shard = self.shard(gfid);
+        let entry = shard.peek_mut(&gfid)?;
+        let answer = work(entry);
+        if entry.is_idle() && entry.holds_nothing() {
+            shard.pop(&gfid);
+            self.size.fetch_sub(1, Ordering::Relaxed);
+        }
+        Some(answer)
+    }
+
+    /// Use the lease on `gfid`, if every copy of `up` has granted it.
+    pub(super) fn want(&self, gfid: Gfid, mode: LeaseMode, up: CopySet) -> Wanted {
+        self.with_new(gfid, |entry| {
+            if entry.recalled.is_some() {
+                return Wanted::Wait(entry.wait());
+            }
+            let holding = entry.holding(mode).and(up);
+            if holding == up {
+                return Wanted::Pinned(self.pin(gfid, entry, mode));
+            }
+            if entry.asking {
+                return Wanted::Wait(entry.wait());
+            }
+            entry.asking = true;
+            Wanted::Ask { missing: up.without(holding), holding }
+        })
+    }
+
+    fn pin(&self, gfid: Gfid, entry: &mut Entry, mode: LeaseMode) -> Pin {
+        entry.pins += 1;
+        if mode == LeaseMode::Exclusive {
+            entry.tick = self.tick.load(Ordering::Relaxed);
+        }
+        Pin { gfid, mode, epochs: entry.epochs(), accused: entry.accused, blamed: entry.blamed }
+    }
+
+    /// The request that `want` told us to make has ended with these grants. If they complete the lease, it is pinned
+    /// in the same step, so that whoever waited its turn gets at least one fop through; a recall that overtook the
+    /// answer is returned, and must be served after that.
+    pub(super) fn asked(
+        &self,
+        gfid: Gfid,
+        mode: LeaseMode,
+        grants: &[(usize, Epoch, Accused)],
+        up: CopySet,
+    ) -> (Option<Pin>, Recalled) {
+        let mut recalled = Recalled::Noted;
+        let pin = self.with(gfid, |entry| {
+            entry.asking = false;
+            entry.since = self.grants.fetch_add(1, Ordering::AcqRel) + 1;
+            for &(copy, epoch, accused) in grants {
+                let at = &mut entry.at[copy];
+                if at.grant.is_none_or(|(old, _)| old != epoch) {
+                    *at = AtCopy { grant: Some((epoch, mode)), changes: Some(0) };
+                }
+                entry.accused.merge(accused);
+            }
+            let holding = entry.holding(mode).and(up);
+            let complete = entry.recalled.is_none() && holding == up && self.rule.holds(holding);
+            let pin = complete.then(|| self.pin(gfid, entry, mode));
+            for (epoch, wanted) in std::mem::take(&mut entry.early) {
+                if entry.at.iter().any(|at| at.grant.is_some_and(|(held, _)| held == epoch)) {
+                    if entry.recalled.is_none() {
+                        recalled = Recalled::GiveBack;
+                    }
+                    entry.recalled = entry.recalled.max(Some(wanted));
+                }
+            }
+            entry.wake();
+            pin
+        });
+        (pin.flatten(), recalled)
+    }
+
+    /// A new object came with a lease from these copies.
+    pub(super) fn born(&self, gfid: Gfid, grants: &[(usize, Epoch)], missed: CopySet) {
+        self.with_new(gfid, |entry| {
+            entry.since = self.grants.fetch_add(1, Ordering::AcqRel) + 1;
+            for &(copy, epoch) in grants {
+                entry.at[copy] = AtCopy { grant: Some((epoch, LeaseMode::Exclusive)), changes: Some(0) };
+            }
+            for class in [Class::Data, Class::Metadata, Class::Entry] {
+                entry.accused.add(class, missed);
+                entry.blamed.add(class, missed);
+            }
+        });
+    }
+
+    /// A point in time, for `covers`.
+    pub(super) fn now(&self) -> u64 {
+        self.grants.load(Ordering::Acquire)
+    }
+
+    /// The lease on `gfid` has held since `then`, and nobody wants it back: what was answered after `then` is covered.
+    pub(super) fn covers(&self, gfid: Gfid, up: CopySet, then: u64) -> bool {
+        let shard = self.shard(gfid);
+        let holds = |entry: &Entry| entry.recalled.is_none() && entry.holding(LeaseMode::Shared).and(up) == up;
+        shard.peek(&gfid).is_some_and(|entry| entry.since <= then && holds(entry))
+    }
+
+    /// A fop has ended.
+    pub(super) fn unpin(&self, pin: &Pin, outcome: &Outcome) {
+        let list = self.with(pin.gfid, |entry| {
+            entry.pins -= 1;
+            let changed = pin.mode == LeaseMode::Exclusive && !outcome.counted.is_empty();
+            if changed {
+                for (at, (counted, epoch)) in entry.at.iter_mut().zip(outcome.counted.iter().zip(&pin.epochs)) {
+                    match counted {
+                        // A grant that was renewed meanwhile counts anew; a count that is off only keeps a mark.
+                        Counted::Yes if at.grant.map(|(e, _)| e) == *epoch => {
+                            at.changes = at.changes.map(|changes| changes + 1);
+                        }
+                        Counted::Yes | Counted::Unknown => at.changes = None,
+                        Counted::No => {}
+                    }
+                }
+                entry.unsettled |= outcome.unsettled;
+                for &(gfid, class, copies) in &outcome.blamed {
+                    if gfid == pin.gfid {
+                        entry.accused.add(class, copies);
+                        entry.blamed.add(class, copies);
+                    }
+                }
+            }
+            if entry.pins == 0 && entry.recalled.is_some() {
+                entry.wake();
+            }
+            let list = changed && !entry.listed;
+            entry.listed |= changed;
+            list
+        });
+        if list == Some(true) {
+            self.unsettled.lock().push(pin.gfid);
+        }
+    }
+
+    /// A copy no longer knows this grant.
+    pub(super) fn fenced(&self, gfid: Gfid, copy: usize, epoch: Option<Epoch>) {
+        self.with(gfid, |entry| {
+            let at = &mut entry.at[copy];
+            if at.grant.map(|(e, _)| e) == epoch {
+                *at = AtCopy::default();
+            }
+        });
+    }
+
+    /// A single copy granted it again while it is pinned.
+    pub(super) fn regranted(&self, pin: &mut Pin, copy: usize, epoch: Epoch) {
+        pin.epochs[copy] = Some(epoch);
+        self.with(pin.gfid, |entry| {
+            entry.at[copy] = AtCopy { grant: Some((epoch, pin.mode)), changes: Some(0) };
+        });
+    }
+
+    /// The inode is gone, and its leases with it. A lease that is in use stays until it is found fenced.
+    pub(super) fn forget(&self, gfid: Gfid) {
+        self.with(gfid, |entry| {
+            if entry.is_idle() {
+                entry.at.fill(AtCopy::default());
+            }
+        });
+    }
+
+    /// A copy lost everything it knew of us.
+    pub(super) fn forget_copy(&self, copy: usize) {
+        for shard in &self.shards {
+            for (_, entry) in shard.lock().iter_mut() {
+                entry.at[copy] = AtCopy::default();
+                entry.wake();
+            }
+        }
+    }
+
+    /// A recall came.
+    pub(super) fn recall(&self, gfid: Gfid, epoch: Epoch, wanted: LeaseMode) -> Recalled {
+        let noted = self.with(gfid, |entry| {
+            if entry.at.iter().any(|at| at.grant.is_some_and(|(held, _)| held == epoch)) {
+                let first = entry.recalled.is_none();
+                entry.recalled = entry.recalled.max(Some(wanted));
+                if first { Recalled::GiveBack } else { Recalled::Noted }
+            } else if entry.asking {
+                entry.early.push((epoch, wanted));
+                Recalled::Noted
+            } else {
+                Recalled::Unknown
+            }
+        });
+        noted.unwrap_or(Recalled::Unknown)
+    }
+
+    /// What to wait for until nothing runs under a lease that is being given back; `None` when nothing does.
+    pub(super) fn drained(&self, gfid: Gfid) -> Option<OwnedNotified> {
+        let mut shard = self.shard(gfid);
+        let entry = shard.peek_mut(&gfid)?;
+        (entry.pins > 0).then(|| entry.wait())
+    }
+
+    /// What to tell `copy` of leases that are given back.
+    pub(super) fn returns(&self, gfids: &[Gfid], copy: usize) -> Returns {
+        let mut returns = Returns::default();
+        for &gfid in gfids {
+            let shard = self.shard(gfid);
+            let Some(entry) = shard.peek(&gfid) else { continue };
+            let Some((epoch, mode)) = entry.at[copy].grant else { continue };
+            let changes = entry.at[copy].changes.filter(|_| !entry.unsettled);
+            let keep = mode == LeaseMode::Exclusive && entry.recalled == Some(LeaseMode::Shared);
+            let list = if keep { &mut returns.lowered } else { &mut returns.dropped };
+            list.push(Settled { gfid, epoch, changes });
+        }
+        returns
+    }
+
+    /// The copies were told. What stays is shared; the rest is forgotten, and whoever waits asks anew.
+    pub(super) fn returned(&self, gfids: &[Gfid]) {
+        for &gfid in gfids {
+            self.with(gfid, |entry| {
+                let keep = entry.recalled == Some(LeaseMode::Shared);
+                for at in &mut entry.at {
+                    *at = match at.grant {
+                        Some((epoch, LeaseMode::Exclusive)) if keep => {
+                            AtCopy { grant: Some((epoch, LeaseMode::Shared)), changes: Some(0) }
+                        }
+                        _ => AtCopy::default(),
+                    };
+                }
+                if !keep {
+                    (entry.accused, entry.blamed) = (Accused::default(), Accused::default());
+                }
+                entry.unsettled = false;
+                entry.recalled = None;
+                entry.wake();
+            });
+        }
+    }
+
+    /// Choose up to `count` leases that were not used for long, and mark them as being given back.
+    pub(super) fn choose_oldest(&self, count: usize) -> Vec<Gfid> {
+        let mut chosen = Vec::new();
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let idle = |(gfid, entry): (&Gfid, &Entry)| entry.is_idle().then_some(*gfid);
+            let oldest: Vec<_> = shard.iter().rev().filter_map(idle).take(count / SHARDS + 1).collect();
+            for gfid in &oldest {
+                if let Some(entry) = shard.peek_mut(gfid) {
+                    entry.recalled = Some(LeaseMode::Exclusive);
+                }
+            }
+            chosen.extend(oldest);
+        }
+        chosen
+    }
+
+    pub(super) fn has_unsettled(&self) -> bool {
+        !self.unsettled.lock().is_empty()
+    }
+
+    /// Objects that were changed and then left alone for a tick, with what each copy may be told; the others wait for
+    /// the next tick. The flag says that some wait.
+    pub(super) fn settle(&self) -> (Vec<Vec<Settled>>, Later) {
+        let now = self.tick.fetch_add(1, Ordering::Relaxed);
+        let mut told = vec![Vec::new(); self.copies];
+        let mut later = Vec::new();
+        for gfid in std::mem::take(&mut *self.unsettled.lock()) {
+            self.with(gfid, |entry| {
+                if entry.pins > 0 || entry.tick == now {
+                    later.push(gfid);
+                    return;
+                }
+                entry.listed = false;
+                if entry.unsettled || entry.recalled.is_some() {
+                    return;
+                }
+                for (at, told) in entry.at.iter().zip(&mut told) {
+                    if let (Some((epoch, LeaseMode::Exclusive)), changes @ Some(1..)) = (at.grant, at.changes) {
+                        told.push(Settled { gfid, epoch, changes });
+                    }
+                }
+            });
+        }
+        let mut unsettled = self.unsettled.lock();
+        unsettled.extend(later);
+        let rest = if unsettled.is_empty() { Later::Nothing } else { Later::Some };
+        (told, rest)
+    }
+}
+
+/// Whether something is left to be settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Later {
+    Nothing,
+    Some,
+}

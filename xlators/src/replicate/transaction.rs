@@ -1,0 +1,380 @@
+//! Changes: hold the leases, send to every connected copy, judge, blame who missed it, answer.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::join_all;
+use smallvec::{SmallVec, smallvec};
+
+use super::Replicate;
+use super::acquire::Pins;
+use super::copies::CopySet;
+use super::finish::Finish;
+use super::lease::Counted;
+use super::pending::{Directory, deltas, missed, missed_birth};
+use super::spread::read_child;
+use super::verdict::{Verdict, Vote, judge};
+use crate::ctx::Ctx;
+use crate::effect::Effect;
+use crate::error::{Errno, FopError, Result};
+use crate::fop::{Birth, Fop, Lease, Mark};
+use crate::reply::Reply;
+use crate::types::{Class, Counters, Cover, Epoch, Gfid};
+
+/// How often a change that every copy fenced is begun anew. Each time costs a lease; more than a few in a row means
+/// that others are served between, and the program should hear of it.
+const ATTEMPTS: usize = 16;
+
+/// An arbiter keeps no content; it gets this in its place, as in GlusterFS.
+static NO_CONTENT: Bytes = Bytes::from_static(&[0xff]);
+
+type Votes = SmallVec<[Option<Result<Reply>>; 3]>;
+
+/// What became of one attempt: the answer, or the fop to be tried again, since no copy did anything: our leases were
+/// no longer good.
+type Attempt = ControlFlow<Result<Reply>, Fop>;
+
+impl Replicate {
+    pub(super) async fn transaction(&self, ctx: &Ctx, mut fop: Fop) -> Result<Reply> {
+        match &mut fop {
+            Fop::Create(create) => create.lease = true,
+            Fop::Mkdir(mkdir) => mkdir.lease = true,
+            _ => {}
+        }
+        for _ in 0..ATTEMPTS {
+            let pins = self.pin(ctx, &fop.leases()).await?;
+            let work = attempt(pins, ctx.clone(), fop).boxed();
+            match Finish::new(&self.runtime, work).await {
+                ControlFlow::Break(answer) => return answer,
+                ControlFlow::Continue(again) => fop = again,
+            }
+        }
+        Err(FopError::Fenced)
+    }
+}
+
+/// One attempt; runs to its end whoever waits for it.
+async fn attempt(mut pins: Pins, ctx: Ctx, fop: Fop) -> Attempt {
+    let set = Arc::clone(&pins.set);
+    if let Err(error) = set.refuse_without_content(&pins, &fop) {
+        return ControlFlow::Break(Err(error));
+    }
+    let targets: CopySet = pins.up.iter().filter(|&copy| pins.at(copy).is_some()).collect();
+    let fop = set.with_birth_marks(fop, targets);
+    set.remember_open(&fop);
+    let mut votes: Votes = (0..set.copies.len()).map(|_| None).collect();
+    set.fan_out(&pins, &ctx, &fop, targets, &mut votes).await;
+    let fenced: CopySet = targets.iter().filter(|&copy| matches!(votes[copy], Some(Err(FopError::Fenced)))).collect();
+    if !fenced.is_empty() {
+        for pin in &pins.pins {
+            fenced.iter().for_each(|copy| set.cache.fenced(pin.gfid, copy, pin.epochs[copy]));
+        }
+        if fenced == targets {
+            set.forget_open(&fop);
+            return ControlFlow::Continue(fop);
+        }
+        let again = set.regrant(&mut pins, &ctx, fenced).await;
+        set.fan_out(&pins, &ctx, &fop, again, &mut votes).await;
+    }
+    ControlFlow::Break(set.conclude(pins, &ctx, &fop, votes).await)
+}
+
+impl Replicate {
+    /// Content must land where it can be read from again: if all that is left clean is an arbiter, refuse.
+    fn refuse_without_content(&self, pins: &Pins, fop: &Fop) -> Result<()> {
+        let Effect::Inode { class: Class::Data, .. } = fop.effect() else { return Ok(()) };
+        let clean = pins.up.without(pins.accused().of(Class::Data));
+        if clean.iter().any(|copy| !self.copies[copy].arbiter) {
+            Ok(())
+        } else {
+            Err(FopError::Refused(Errno::NOTCONN))
+        }
+    }
+
+    /// A new inode carries its blame of the copies that are known to miss it from its first moment.
+    fn with_birth_marks(&self, mut fop: Fop, targets: CopySet) -> Fop {
+        let absent = self.all().without(targets);
+        if let Some((birth, directory)) = birth_mut(&mut fop) {
+            birth.pending.clear();
+            if !absent.is_empty() {
+                let keys = self.copies.iter().map(|copy| &copy.key);
+                birth.pending = deltas(keys, absent, missed_birth(directory));
+                self.note_blame(targets);
+            }
+        }
+        fop
+    }
+
+    /// Send to `targets`, all before the first answer is waited for, and collect their votes.
+    async fn fan_out(&self, pins: &Pins, ctx: &Ctx, fop: &Fop, targets: CopySet, votes: &mut Votes) {
+        let ctxs: SmallVec<[(usize, Ctx); 3]> =
+            targets.iter().filter_map(|copy| Some((copy, ctx.under(pins.at(copy)?)))).collect();
+        if let [(copy, ctx)] = &ctxs[..] {
+            votes[*copy] = Some(self.copies[*copy].subvol.call(ctx, self.fop_for(*copy, fop)).await);
+            return;
+        }
+        let mut sends = Vec::with_capacity(ctxs.len());
+        for (copy, ctx) in &ctxs {
+            sends.push(self.copies[*copy].subvol.call(ctx, self.fop_for(*copy, fop)));
+        }
+        for ((copy, _), vote) in ctxs.iter().zip(join_all(sends).await) {
+            votes[*copy] = Some(vote);
+        }
+    }
+
+    /// The fop as one copy gets it: an arbiter gets no content.
+    fn fop_for(&self, copy: usize, fop: &Fop) -> Fop {
+        if !self.copies[copy].arbiter {
+            return fop.clone();
+        }
+        match fop {
+            Fop::Write(write) if !write.data.is_empty() => {
+                let mut write = write.clone();
+                write.data = NO_CONTENT.clone();
+                Fop::Write(write)
+            }
+            Fop::Create(create) => {
+                let mut create = create.clone();
+                create.content = Bytes::new();
+                Fop::Create(create)
+            }
+            other => other.clone(),
+        }
+    }
+
+    /// Some copies fenced what others did: they lost our leases (a restart). The others hold them, so nobody else can
+    /// have them rightly: ask once more, without waiting.
+    async fn regrant(&self, pins: &mut Pins, ctx: &Ctx, fenced: CopySet) -> CopySet {
+        let mut again = CopySet::NONE;
+        for copy in fenced.iter() {
+            let mut complete = true;
+            for pin in &mut pins.pins {
+                let lease =
+                    Lease { gfids: smallvec![pin.gfid], mode: pin.mode, wait: false, reclaim: true, attrs: false };
+                let answer = self.copies[copy].subvol.send(ctx, lease).await;
+                let grant = answer.ok().and_then(|granted| granted.grants.into_iter().next());
+                match grant.map(|grant| grant.epoch) {
+                    Some(Ok(epoch)) => self.cache.regranted(pin, copy, epoch),
+                    _ => complete = false,
+                }
+            }
+            if complete {
+                again.add(copy);
+            }
+        }
+        again
+    }
+
+    /// Judge, blame, and answer.
+    async fn conclude(&self, mut pins: Pins, ctx: &Ctx, fop: &Fop, votes: Votes) -> Result<Reply> {
+        pins.outcome.counted = votes.iter().map(counted).collect();
+        let judged: SmallVec<[Vote; 3]> =
+            votes.iter().enumerate().map(|(copy, vote)| vote_of(vote, self.copies[copy].arbiter)).collect();
+        let answer = match judge(&self.rule, &judged) {
+            Verdict::Done(done) => {
+                let blamed = self.blame_missing(&mut pins, ctx, fop, done, self.all().without(done)).await;
+                blamed.map(|()| self.answer(&pins, votes, done))
+            }
+            Verdict::Refused { errno, refused, odd } => {
+                self.forget_open(fop);
+                let blamed = self.blame_missing(&mut pins, ctx, fop, refused, odd).await;
+                blamed.and(Err(FopError::Refused(errno)))
+            }
+            Verdict::Undecided => {
+                self.forget_open(fop);
+                pins.outcome.unsettled = true;
+                tracing::warn!(
+                    ctx.id,
+                    set = self.name,
+                    fop = fop.kind().name(),
+                    ?judged,
+                    "no quorum agrees on a change"
+                );
+                Err(FopError::Unreachable)
+            }
+        };
+        let gone = answer.as_ref().ok().and_then(gone);
+        drop(pins);
+        if let Some(gfid) = gone {
+            self.cache.forget(gfid);
+        }
+        self.settle_soon();
+        answer
+    }
+
+    /// Write on the copies `on` that `blamed` missed the change, unless it has been written under these leases before.
+    async fn blame_missing(&self, pins: &mut Pins, ctx: &Ctx, fop: &Fop, on: CopySet, blamed: CopySet) -> Result<()> {
+        if blamed.is_empty() {
+            return Ok(());
+        }
+        let mut blames: SmallVec<[(Gfid, Class, Counters); 3]> = SmallVec::new();
+        match fop.effect() {
+            Effect::Entry { parent, other } => {
+                for directory in std::iter::once(parent).chain(other) {
+                    blames.push((directory, Class::Entry, missed(Class::Entry)));
+                }
+            }
+            Effect::Inode { gfid, class } => blames.push((gfid, class, missed(class))),
+            Effect::Read | Effect::Session => {}
+        }
+        for (gfid, class, counters) in blames {
+            let before = pins.pins.iter().find(|pin| pin.gfid == gfid).map(|pin| pin.blamed.of(class));
+            let new = blamed.without(before.unwrap_or_default());
+            if !new.is_empty() {
+                self.write_blame(pins, ctx, gfid, on, new, counters).await?;
+                pins.outcome.blamed.push((gfid, class, new));
+            }
+        }
+        // Who failed in the middle of a birth is not in the marks that the inode was born with.
+        if let Some((birth, directory)) = birth_of(fop) {
+            let known: CopySet =
+                if birth.pending.is_empty() { CopySet::NONE } else { self.accused_by(&birth.pending).any() };
+            let new = blamed.without(known);
+            if !new.is_empty() {
+                self.write_blame(pins, ctx, birth.gfid, on, new, missed_birth(directory)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn write_blame(
+        &self,
+        pins: &mut Pins,
+        ctx: &Ctx,
+        gfid: Gfid,
+        on: CopySet,
+        blamed: CopySet,
+        counters: Counters,
+    ) -> Result<()> {
+        self.note_blame(on);
+        let marked = self.mark(gfid, on, blamed, counters).await;
+        if self.rule.holds(marked) {
+            tracing::info!(ctx.id, set = self.name, %gfid, ?blamed, "blamed copies for what they missed");
+            return Ok(());
+        }
+        pins.outcome.unsettled = true;
+        tracing::error!(ctx.id, set = self.name, %gfid, ?blamed, ?marked, "could not write a blame on enough copies");
+        Err(FopError::Unreachable)
+    }
+
+    /// Add to the counters against `blamed` on the copies `on`; answers on which it worked.
+    pub(super) async fn mark(&self, gfid: Gfid, on: CopySet, blamed: CopySet, counters: Counters) -> CopySet {
+        let ctx = self.own_ctx();
+        let deltas = deltas(self.copies.iter().map(|copy| &copy.key), blamed, counters);
+        let mark = |copy: usize| {
+            let (ctx, mark) = (&ctx, Mark { gfid, deltas: deltas.clone() });
+            async move { self.copies[copy].subvol.send(ctx, mark).await.is_ok().then_some(copy) }
+        };
+        join_all(on.iter().map(mark)).await.into_iter().flatten().collect()
+    }
+
+    /// The answer to the caller: that of a copy which may be read, with what our leases cover.
+    fn answer(&self, pins: &Pins, mut votes: Votes, done: CopySet) -> Reply {
+        let grants: SmallVec<[(usize, Epoch); 3]> =
+            done.iter().filter_map(|copy| Some((copy, lease_of(votes[copy].as_ref()?)?))).collect();
+        let best = self.best(pins, done);
+        let Some(Ok(mut reply)) = votes[best].take() else {
+            unreachable!("a copy among those that did it has a reply");
+        };
+        if let Reply::Create(made) | Reply::Mkdir(made) = &mut reply {
+            made.lease = None;
+            self.cache.born(made.iatt.gfid, &grants, self.all().without(done));
+            self.trim_if_full();
+        }
+        self.cover_change(pins, &mut reply);
+        reply
+    }
+
+    /// The copy whose answer is passed on: the one that is read from, if nobody blames it.
+    fn best(&self, pins: &Pins, done: CopySet) -> usize {
+        let first = pins.pins.first().map_or(0, |pin| read_child(pin.gfid, self.copies.len()));
+        let arbiters: CopySet = done.iter().filter(|&copy| self.copies[copy].arbiter).collect();
+        let full = done.without(arbiters);
+        let clean = full.without(pins.accused().any());
+        let choice = [clean, full, done].into_iter().find(|set| !set.is_empty()).unwrap_or(done);
+        if choice.has(first) { first } else { choice.iter().next().unwrap_or(first) }
+    }
+
+    fn cover_change(&self, pins: &Pins, reply: &mut Reply) {
+        let up = self.up.get();
+        let covers = |gfid: Gfid| self.cache.covers(gfid, up, u64::MAX);
+        let attrs = |gfid: Gfid| if covers(gfid) { Cover::ATTRS } else { Cover::empty() };
+        match reply {
+            Reply::Create(made)
+            | Reply::Mkdir(made)
+            | Reply::Mknod(made)
+            | Reply::Symlink(made)
+            | Reply::Link(made) => {
+                made.cover = attrs(made.iatt.gfid);
+                if pins.pins.iter().all(|pin| covers(pin.gfid)) {
+                    made.cover |= Cover::NAME;
+                }
+            }
+            Reply::Setattr(changed)
+            | Reply::Truncate(changed)
+            | Reply::Fallocate(changed)
+            | Reply::Setxattr(changed)
+            | Reply::Removexattr(changed) => changed.cover = attrs(changed.iatt.gfid),
+            Reply::Write(written) | Reply::CopyRange(written) => written.cover = attrs(written.iatt.gfid),
+            _ => {}
+        }
+    }
+}
+
+fn birth_mut(fop: &mut Fop) -> Option<(&mut Birth, Directory)> {
+    match fop {
+        Fop::Create(f) => Some((&mut f.birth, Directory::No)),
+        Fop::Mknod(f) => Some((&mut f.birth, Directory::No)),
+        Fop::Symlink(f) => Some((&mut f.birth, Directory::No)),
+        Fop::Mkdir(f) => Some((&mut f.birth, Directory::Yes)),
+        _ => None,
+    }
+}
+
+fn birth_of(fop: &Fop) -> Option<(&Birth, Directory)> {
+    match fop {
+        Fop::Create(f) => Some((&f.birth, Directory::No)),
+        Fop::Mknod(f) => Some((&f.birth, Directory::No)),
+        Fop::Symlink(f) => Some((&f.birth, Directory::No)),
+        Fop::Mkdir(f) => Some((&f.birth, Directory::Yes)),
+        _ => None,
+    }
+}
+
+/// The lease that a copy gave on what was made.
+fn lease_of(vote: &Result<Reply>) -> Option<Epoch> {
+    match vote {
+        Ok(Reply::Create(made) | Reply::Mkdir(made)) => made.lease,
+        _ => None,
+    }
+}
+
+/// An inode that is no more.
+fn gone(reply: &Reply) -> Option<Gfid> {
+    match reply {
+        Reply::Unlink(removed) if removed.iatt.nlink == 0 => Some(removed.iatt.gfid),
+        Reply::Rmdir(removed) => Some(removed.iatt.gfid),
+        _ => None,
+    }
+}
+
+fn counted(vote: &Option<Result<Reply>>) -> Counted {
+    match vote {
+        None | Some(Err(FopError::Fenced)) => Counted::No,
+        Some(Ok(_) | Err(FopError::Refused(_))) => Counted::Yes,
+        Some(Err(FopError::Unreachable)) => Counted::Unknown,
+    }
+}
+
+fn vote_of(vote: &Option<Result<Reply>>, arbiter: bool) -> Vote {
+    match vote {
+        Some(Ok(Reply::Write(written) | Reply::CopyRange(written))) if !arbiter => {
+            Vote::Done(Some((written.offset, written.bytes)))
+        }
+        Some(Ok(_)) => Vote::Done(None),
+        Some(Err(FopError::Refused(errno))) => Vote::Refused(*errno),
+        None | Some(Err(FopError::Fenced | FopError::Unreachable)) => Vote::Missed,
+    }
+}

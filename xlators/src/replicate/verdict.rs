@@ -1,0 +1,123 @@
+//! What the answers of the copies to one change amount to. Pure.
+
+use smallvec::SmallVec;
+
+use super::copies::CopySet;
+use super::quorum::Rule;
+use crate::error::Errno;
+
+/// How one copy answered a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Vote {
+    /// Did it; with what must be equal on all copies (where an append went, how much was written).
+    Done(Option<(u64, u32)>),
+    /// Refused, and changed nothing.
+    Refused(Errno),
+    /// Was not asked, or gave no answer.
+    Missed,
+}
+
+/// What the answers amount to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// A quorum did the same.
+    Done(CopySet),
+    /// A quorum changed nothing; `odd` did it all the same.
+    Refused { errno: Errno, refused: CopySet, odd: CopySet },
+    /// Neither: copies may differ, and nobody can be blamed for it.
+    Undecided,
+}
+
+/// Judge one change. `votes` has a place for each copy of the set.
+pub(super) fn judge(rule: &Rule, votes: &[Vote]) -> Verdict {
+    let those = |wanted: &dyn Fn(Vote) -> bool| -> CopySet {
+        votes.iter().enumerate().filter(|&(_, vote)| wanted(*vote)).map(|(copy, _)| copy).collect()
+    };
+    let mut agreeing = CopySet::NONE;
+    for &vote in votes.iter().filter(|vote| matches!(vote, Vote::Done(_))) {
+        let same = those(&|other| agrees(vote, other));
+        if same.len() > agreeing.len() {
+            agreeing = same;
+        }
+    }
+    if rule.holds(agreeing) {
+        return Verdict::Done(agreeing);
+    }
+    let refused = those(&|vote| matches!(vote, Vote::Refused(_)));
+    match majority_errno(votes) {
+        Some(errno) if rule.holds(refused) => {
+            Verdict::Refused { errno, refused, odd: those(&|vote| matches!(vote, Vote::Done(_))) }
+        }
+        _ => Verdict::Undecided,
+    }
+}
+
+/// Two copies did the same; an arbiter has nothing to compare.
+fn agrees(vote: Vote, other: Vote) -> bool {
+    match (vote, other) {
+        (Vote::Done(Some(a)), Vote::Done(Some(b))) => a == b,
+        (Vote::Done(_), Vote::Done(_)) => true,
+        _ => false,
+    }
+}
+
+/// The errno that most copies gave; of equals the one of the lowest copy.
+fn majority_errno(votes: &[Vote]) -> Option<Errno> {
+    let errnos: SmallVec<[Errno; 3]> =
+        votes.iter().filter_map(|vote| if let Vote::Refused(errno) = vote { Some(*errno) } else { None }).collect();
+    let count = |errno: Errno| errnos.iter().filter(|&&other| other == errno).count();
+    let most = errnos.iter().map(|&errno| count(errno)).max()?;
+    errnos.iter().copied().find(|&errno| count(errno) == most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Quorum;
+
+    const DONE: Vote = Vote::Done(None);
+    const NOSPC: Vote = Vote::Refused(Errno::NOSPC);
+    const EXIST: Vote = Vote::Refused(Errno::EXIST);
+    const MISSED: Vote = Vote::Missed;
+
+    fn at(offset: u64) -> Vote {
+        Vote::Done(Some((offset, 1)))
+    }
+
+    fn set(copies: &[usize]) -> CopySet {
+        copies.iter().copied().collect()
+    }
+
+    fn refused(errno: Errno, refused: &[usize], odd: &[usize]) -> Verdict {
+        Verdict::Refused { errno, refused: set(refused), odd: set(odd) }
+    }
+
+    #[test]
+    fn the_table_holds_row_by_row() {
+        let rows: &[(&[Vote], Verdict)] = &[
+            (&[DONE], Verdict::Done(set(&[0]))),
+            (&[EXIST], refused(Errno::EXIST, &[0], &[])),
+            (&[MISSED], Verdict::Undecided),
+            (&[DONE, DONE], Verdict::Done(set(&[0, 1]))),
+            (&[DONE, MISSED], Verdict::Done(set(&[0]))),
+            (&[MISSED, DONE], Verdict::Undecided),
+            (&[NOSPC, DONE], refused(Errno::NOSPC, &[0], &[1])),
+            (&[DONE, DONE, DONE], Verdict::Done(set(&[0, 1, 2]))),
+            (&[DONE, DONE, MISSED], Verdict::Done(set(&[0, 1]))),
+            (&[DONE, NOSPC, DONE], Verdict::Done(set(&[0, 2]))),
+            (&[EXIST, EXIST, EXIST], refused(Errno::EXIST, &[0, 1, 2], &[])),
+            (&[EXIST, EXIST, MISSED], refused(Errno::EXIST, &[0, 1], &[])),
+            (&[EXIST, NOSPC, NOSPC], refused(Errno::NOSPC, &[0, 1, 2], &[])),
+            (&[NOSPC, DONE, NOSPC], refused(Errno::NOSPC, &[0, 2], &[1])),
+            (&[NOSPC, DONE, MISSED], Verdict::Undecided),
+            (&[DONE, MISSED, MISSED], Verdict::Undecided),
+            (&[at(4), at(4), at(9)], Verdict::Done(set(&[0, 1]))),
+            (&[at(4), at(9), DONE], Verdict::Done(set(&[0, 2]))),
+            (&[at(4), at(9), MISSED], Verdict::Undecided),
+        ];
+        for (votes, expected) in rows {
+            let rule = Rule::new(Quorum::Auto, votes.len());
+            assert_eq!(judge(&rule, votes), *expected, "{votes:?}");
+        }
+    }
+}
