@@ -12,6 +12,8 @@ mod inodes;
 mod names;
 mod opens;
 mod server;
+#[cfg(test)]
+mod tests;
 mod transport;
 mod xattrs;
 

@@ -1,0 +1,269 @@
+//! Stories of a mounted volume. They need root and `/dev/fuse`; without, they say so and pass.
+
+mod volume;
+
+use std::fs;
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use mortar_xlators::fop::{Getattr, Lookup, Open, Release};
+use mortar_xlators::types::{ClientId, Gfid};
+use mortar_xlators::xlator::{Subvol, Upcall};
+use rustix::fs::{AtFlags, CWD, RenameFlags, Timestamps, XattrFlags};
+
+use self::volume::{MemoryVolume, kind_of};
+use super::{KernelCache, Mount, MountConfig};
+
+struct Story<'a> {
+    at: &'a Path,
+    volume: &'a MemoryVolume,
+    cache: &'a KernelCache,
+    runtime: tokio::runtime::Handle,
+}
+
+impl Story<'_> {
+    fn recall(&self, gfids: &[Gfid]) {
+        self.runtime.block_on(self.cache.uncover(gfids));
+    }
+
+    fn lookups(&self) -> u32 {
+        self.volume.asked(kind_of::<Lookup>())
+    }
+}
+
+/// Runs a story on a thread of its own, as its calls block on the mount.
+fn with_mount(story: impl FnOnce(&Story<'_>) + Send + 'static) {
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+        eprintln!("skipped: a mount needs root and /dev/fuse");
+        return;
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let (volume, cache) = (MemoryVolume::new(), KernelCache::new());
+        let config = MountConfig::new(dir.path(), "gv0", ClientId(1));
+        let subvol: Subvol = Arc::<MemoryVolume>::clone(&volume);
+        let mut mount = Mount::start(config, subvol, Arc::clone(&cache)).await.unwrap();
+        let at: PathBuf = mount.path().into();
+        let runtime = tokio::runtime::Handle::current();
+        let told = tokio::task::spawn_blocking(move || {
+            story(&Story { at: &at, volume: &volume, cache: &cache, runtime });
+        });
+        if let Err(failed) = told.await {
+            mount.detach().unwrap();
+            std::panic::resume_unwind(failed.into_panic());
+        }
+        mount.unmount().unwrap();
+        tokio::time::timeout(Duration::from_secs(10), mount.ended()).await.unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_tree_is_made_listed_and_removed() {
+    with_mount(|story| {
+        let dir = story.at.join("dir");
+        fs::create_dir(&dir).unwrap();
+        for n in 0..450 {
+            fs::write(dir.join(format!("file-{n:03}")), format!("content {n}")).unwrap();
+        }
+        std::os::unix::fs::symlink("file-001", dir.join("link")).unwrap();
+        fs::hard_link(dir.join("file-002"), dir.join("other")).unwrap();
+        rustix::fs::mknodat(CWD, dir.join("fifo"), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        let mut names: Vec<_> = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), 453);
+        assert_eq!(fs::read_to_string(dir.join("link")).unwrap(), "content 1");
+        assert_eq!(fs::metadata(dir.join("other")).unwrap().nlink(), 2);
+        let flags = RenameFlags::NOREPLACE;
+        let refused = rustix::fs::renameat_with(CWD, dir.join("file-003"), CWD, dir.join("other"), flags);
+        assert_eq!(refused, Err(rustix::io::Errno::EXIST));
+        fs::rename(dir.join("file-003"), dir.join("other")).unwrap();
+        assert_eq!(fs::read_to_string(dir.join("other")).unwrap(), "content 3");
+        fs::remove_dir_all(&dir).unwrap();
+        assert!(!dir.exists());
+        assert_eq!(fs::metadata(story.at).unwrap().ino(), 1);
+        assert_eq!(rustix::fs::statvfs(story.at).unwrap().f_bavail, 40);
+    });
+}
+
+#[test]
+fn attributes_are_what_was_set() {
+    with_mount(|story| {
+        let path = story.at.join("f");
+        let mut file = fs::OpenOptions::new().create_new(true).write(true).mode(0o4711).open(&path).unwrap();
+        assert_eq!(file.metadata().unwrap().mode(), 0o104_711 & !umask());
+        file.set_permissions(fs::Permissions::from_mode(0o640)).unwrap();
+        let before_1970 = rustix::time::Timespec { tv_sec: -5, tv_nsec: 999_999_999 };
+        let after_2038 = rustix::time::Timespec { tv_sec: 1 << 33, tv_nsec: 1 };
+        let times = Timestamps { last_access: before_1970, last_modification: after_2038 };
+        rustix::fs::utimensat(CWD, &path, &times, AtFlags::empty()).unwrap();
+        rustix::fs::chown(&path, Some(rustix::fs::Uid::from_raw(12)), Some(rustix::fs::Gid::from_raw(34))).unwrap();
+        let seen = fs::metadata(&path).unwrap();
+        assert_eq!((seen.mode(), seen.uid(), seen.gid()), (0o100_640, 12, 34));
+        assert_eq!((seen.atime(), seen.atime_nsec()), (-5, 999_999_999));
+        assert_eq!((seen.mtime(), seen.mtime_nsec()), (1 << 33, 1));
+        file.write_all(b"12345").unwrap();
+        file.set_len(3).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"123");
+        rustix::fs::setxattr(&path, "user.a", b"b", XattrFlags::empty()).unwrap();
+        let refused = rustix::fs::setxattr(&path, "trusted.gfid", b"b", XattrFlags::empty());
+        assert_eq!(refused, Err(rustix::io::Errno::PERM));
+        let mut list = [0u8; 100];
+        let length = rustix::fs::listxattr(&path, &mut list).unwrap();
+        assert_eq!(&list[..length], b"user.a\0");
+    });
+}
+
+fn umask() -> u32 {
+    let old = rustix::process::umask(rustix::fs::Mode::empty());
+    rustix::process::umask(old);
+    old.bits()
+}
+
+#[test]
+fn appends_go_to_the_end_that_the_volume_knows() {
+    with_mount(|story| {
+        let path = story.at.join("log");
+        fs::write(&path, b"one ").unwrap();
+        let mut file = fs::OpenOptions::new().append(true).open(&path).unwrap();
+        file.write_all(b"two ").unwrap();
+        let gfid = story.volume.set_content("log", b"one two and another client's ");
+        story.recall(&[gfid]);
+        file.write_all(b"three").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "one two and another client's three");
+    });
+}
+
+#[test]
+fn what_a_lease_covers_is_not_asked_again_until_it_is_recalled() {
+    with_mount(|story| {
+        let path = story.at.join("f");
+        fs::write(&path, b"old").unwrap();
+        fs::metadata(&path).unwrap();
+        let (lookups, getattrs) = (story.lookups(), story.volume.asked(kind_of::<Getattr>()));
+        for _ in 0..10 {
+            assert_eq!(fs::metadata(&path).unwrap().len(), 3);
+        }
+        assert_eq!((story.lookups(), story.volume.asked(kind_of::<Getattr>())), (lookups, getattrs));
+        let gfid = story.volume.set_content("f", b"new content");
+        story.recall(&[gfid]);
+        assert_eq!(fs::metadata(&path).unwrap().len(), 11);
+        assert_eq!(fs::read(&path).unwrap(), b"new content");
+        story.volume.remove("f");
+        story.recall(&[Gfid::ROOT]);
+        assert!(!path.exists());
+    });
+}
+
+#[test]
+fn an_absent_name_is_believed_absent_until_the_recall() {
+    with_mount(|story| {
+        let path = story.at.join("absent");
+        assert!(!path.exists());
+        let lookups = story.lookups();
+        assert!(!path.exists());
+        let asked_again = story.lookups() - lookups;
+        fs::write(story.at.join("other"), b"x").unwrap();
+        story.recall(&[Gfid::ROOT]);
+        let lookups = story.lookups();
+        assert!(!path.exists());
+        assert_eq!(story.lookups(), lookups + 1);
+        // Without INC_EPOCH the kernel never believes a name.
+        assert!(asked_again <= 1);
+    });
+}
+
+#[test]
+fn without_leases_everything_is_asked_every_time() {
+    with_mount(|story| {
+        story.volume.covers.store(false, Ordering::Relaxed);
+        let path = story.at.join("f");
+        fs::write(&path, b"old").unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), 3);
+        story.volume.set_content("f", b"longer");
+        assert_eq!(fs::metadata(&path).unwrap().len(), 6);
+        assert_eq!(fs::read(&path).unwrap(), b"longer");
+        story.volume.remove("f");
+        assert!(!path.exists());
+    });
+}
+
+#[test]
+fn a_covered_file_is_opened_without_a_message() {
+    with_mount(|story| {
+        let path = story.at.join("f");
+        fs::write(&path, b"content").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"content");
+        fs::write(&path, b"new").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        let told = (story.volume.asked(kind_of::<Open>()), story.volume.asked(kind_of::<Release>()));
+        assert_eq!(told, (0, 0));
+    });
+}
+
+#[test]
+fn a_file_that_is_open_outlives_its_name_whoever_removes_it() {
+    with_mount(|story| {
+        for remover in ["we", "another client", "a rename of ours"] {
+            let path = story.at.join("f");
+            fs::write(&path, b"content").unwrap();
+            let mut file = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+            match remover {
+                "we" => fs::remove_file(&path).unwrap(),
+                "another client" => {
+                    let gfid = story.volume.gfid("f");
+                    story.recall(&[Gfid::ROOT, gfid]);
+                    story.volume.remove("f");
+                }
+                _ => {
+                    fs::write(story.at.join("g"), b"g").unwrap();
+                    fs::rename(story.at.join("g"), &path).unwrap();
+                    assert_eq!(fs::read(&path).unwrap(), b"g");
+                    fs::remove_file(&path).unwrap();
+                }
+            }
+            assert!(!path.exists(), "{remover}");
+            file.write_all_at(b"still", 7).unwrap();
+            file.rewind().unwrap();
+            let mut content = String::new();
+            file.read_to_string(&mut content).unwrap();
+            assert_eq!(content, "contentstill", "{remover}");
+            assert_eq!(file.metadata().unwrap().len(), 12, "{remover}");
+        }
+    });
+}
+
+#[test]
+fn a_name_that_another_client_made_meanwhile_is_opened_not_refused() {
+    with_mount(|story| {
+        let path = story.at.join("f");
+        assert!(!path.exists());
+        fs::write(story.at.join("made"), b"theirs").unwrap();
+        story.volume.steal_name("made", "f");
+        let exclusive = fs::OpenOptions::new().write(true).create_new(true).open(&path);
+        assert_eq!(exclusive.unwrap_err().raw_os_error(), Some(libc::EEXIST));
+        let mut file = fs::OpenOptions::new().read(true).append(true).create(true).open(&path).unwrap();
+        let mut content = String::new();
+        file.read_to_string(&mut content).unwrap();
+        assert_eq!(content, "theirs");
+    });
+}
+
+#[test]
+fn large_files_and_mappings_work() {
+    with_mount(|story| {
+        let path = story.at.join("big");
+        let content: Vec<u8> = (0..5_000_000_u32).map(|n| (n % 253) as u8).collect();
+        fs::write(&path, &content).unwrap();
+        story.recall(&[story.volume.gfid("big")]);
+        assert_eq!(fs::read(&path).unwrap(), content);
+        let copied = story.at.join("copy");
+        fs::copy(&path, &copied).unwrap();
+        assert_eq!(fs::read(&copied).unwrap(), content);
+    });
+}
