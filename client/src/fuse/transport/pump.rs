@@ -66,27 +66,43 @@ impl<H: Handler> Reader<H> {
         loop {
             self.shared.room().await;
             let mut ready = self.device.ready(device::READY).await.map_err(|_| Errno::IO)?;
-            for _ in 0..BATCH_MAX {
-                let mut buffer = self.shared.pool.take();
-                match device::read(self.device.get_ref(), &mut buffer) {
-                    Ok(_) => self.shared.serve(self.device.get_ref(), buffer),
-                    Err(Errno::WOULDBLOCK) => {
-                        ready.clear_ready();
-                        break;
-                    }
-                    // A signal, or the caller took its request back while we read it.
-                    Err(Errno::INTR | Errno::NOENT) => {}
-                    Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(()),
-                    Err(errno) => return Err(errno),
-                }
-                if !self.shared.has_room() {
-                    break;
-                }
+            match self.batch()? {
+                Batch::Drained => ready.clear_ready(),
+                Batch::MoreToCome => tokio::task::yield_now().await,
+                Batch::Gone => return Ok(()),
             }
-            drop(ready);
-            tokio::task::yield_now().await;
         }
     }
+
+    /// Serves what is there, but not for ever.
+    fn batch(&self) -> Result<Batch, Errno> {
+        for _ in 0..BATCH_MAX {
+            let mut buffer = self.shared.pool.take();
+            match device::read(self.device.get_ref(), &mut buffer) {
+                Ok(_) => self.shared.serve(self.device.get_ref(), buffer),
+                Err(Errno::WOULDBLOCK) => return Ok(Batch::Drained),
+                // A signal, or the caller took its request back while we read it.
+                Err(Errno::INTR | Errno::NOENT) => {}
+                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(Batch::Gone),
+                Err(errno) => return Err(errno),
+            }
+            if !self.shared.has_room() {
+                break;
+            }
+        }
+        Ok(Batch::MoreToCome)
+    }
+}
+
+/// How a batch ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Batch {
+    /// Nothing more is there.
+    Drained,
+    /// The batch is full, or nothing more may be read now.
+    MoreToCome,
+    /// The mount is gone.
+    Gone,
 }
 
 impl<H: Handler> Shared<H> {
