@@ -17,6 +17,7 @@ pub mod error;
 pub mod fop;
 pub mod graph;
 pub mod leases;
+pub mod posix;
 pub mod replicate;
 pub mod reply;
 pub mod types;
