@@ -1,13 +1,13 @@
 //! The tree that is untarred, and the proof that it came through unharmed.
 
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::{self, File};
 use std::hash::Hasher;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
@@ -86,6 +86,8 @@ impl Source {
             unpack.arg("-C").arg(unpacked.path()).args(["-xJf", SOURCE]).args(size.members());
             run(&mut unpack, Duration::from_secs(900))?;
             let top = unpacked.path().join(TOP);
+            // Everything in the package has whole seconds but this directory, and MooseFS keeps no fractions.
+            File::open(&top)?.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000))?;
             fs::write(&list, manifest(&top)?)?;
             let half_made = tar.with_extension("tar.part");
             let mut pack = Command::new("tar");

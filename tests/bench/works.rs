@@ -133,8 +133,12 @@ impl Plan {
     fn prepare(&self, contender: &dyn Contender, place: &Place, work: Work) -> Result<()> {
         match work {
             Work::Untar => self.reach(&place.tree()),
-            Work::LsCold | Work::ReadAll | Work::Stream(stream::Operation::SeqRead | stream::Operation::RandRead) => {
-                contender.cold()
+            Work::LsCold | Work::ReadAll => contender.cold(),
+            Work::Stream(stream::Operation::SeqRead | stream::Operation::RandRead) => {
+                contender.cold()?;
+                // With its nl-cache on, GlusterFS 10.3 says that a file made by this mount does not exist once the kernel has
+                // forgotten the name, until the directory is listed.
+                run(Command::new("ls").arg(&place.root), SETUP_LIMIT).map(|_| ())
             }
             Work::Small(smallfile::Operation::Create | smallfile::Operation::Mkdir) => {
                 run(small(smallfile::Operation::Create, place, self.files)?.arg("--prepare"), SETUP_LIMIT).map(|_| ())
