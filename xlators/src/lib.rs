@@ -16,6 +16,7 @@ pub mod effect;
 pub mod error;
 pub mod fop;
 pub mod graph;
+pub mod index;
 pub mod leases;
 pub mod posix;
 pub mod replicate;

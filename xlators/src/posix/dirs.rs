@@ -111,7 +111,6 @@ impl Dir {
 #[derive(Debug)]
 pub(super) struct Dirs {
     pub(super) root: Arc<Dir>,
-    #[expect(dead_code, reason = "the index layer, next to come, reads it")]
     pub(super) glusterfs: OwnedFd,
     first: Vec<OwnedFd>,
     /// Where handles of open files without names are.

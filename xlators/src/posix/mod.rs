@@ -22,6 +22,7 @@ mod files;
 mod gfid2path;
 mod handle;
 mod inode;
+mod marks;
 mod mdata;
 mod names;
 mod rename;

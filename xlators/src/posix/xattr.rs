@@ -23,7 +23,7 @@ pub(super) const LINKTO_KEY: &std::ffi::CStr = c"trusted.glusterfs.dht.linkto";
 pub(super) const MDS_KEY: &std::ffi::CStr = c"trusted.glusterfs.dht.mds";
 
 /// How the names of pending marks begin.
-pub(crate) const AFR_PREFIX: &[u8] = b"trusted.afr.";
+pub(super) const AFR_PREFIX: &[u8] = b"trusted.afr.";
 
 /// `security.selinux` is the label of a program's file; the brick's own kernel must not take it for its own.
 const SELINUX: &[u8] = b"security.selinux";
@@ -179,7 +179,6 @@ impl Store {
     }
 
     /// The pending marks of an inode that are not zero.
-    #[expect(dead_code, reason = "the index layer, next to come, reads it")]
     pub(super) fn read_marks(&self, at: At<'_>) -> Result<Vec<Pending>, Errno> {
         let mut keys = Vec::new();
         at.list(|name| {
