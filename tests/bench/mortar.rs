@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use super::command::{SETUP_LIMIT, clean_up, run};
 use super::contender::{Contender, Site};
@@ -76,11 +76,14 @@ pub fn build() -> Result<()> {
     run(&mut command, BUILD_LIMIT).map(|_| ())
 }
 
-/// The `mortar` program beside this one.
+/// The `mortar` program beside this one; test programs are one directory further down.
 pub fn program() -> Result<PathBuf> {
-    let program = std::env::current_exe()?.with_file_name("mortar");
-    if !program.exists() {
-        bail!("{} does not exist: run this through cargo, or `cargo build --release --bins` first", program.display());
-    }
-    Ok(program)
+    let here = std::env::current_exe()?;
+    let places = here.ancestors().skip(1).take(2).map(|directory| directory.join("mortar"));
+    places.into_iter().find(|program| program.is_file()).with_context(|| {
+        format!(
+            "there is no `mortar` beside {}: `cargo build --bins` makes it, with --release if this is",
+            here.display()
+        )
+    })
 }
