@@ -90,7 +90,9 @@ fn script(arguments: &Arguments) -> Result<()> {
     mortar::build()?;
     let scratch = tempfile::Builder::new().prefix("mortar-clients-").tempdir()?;
     let volume = Volume::start(arguments, &scratch.path().canonicalize()?)?;
-    eprintln!("up: {} bricks, {} mounts", arguments.sets * arguments.replica, volume.mounts.len());
+    for (program, (count, kib)) in volume.namespace.programs() {
+        println!("idle: {count} x {program}, at most {:.1} MB resident", kib as f64 / 1024.0);
+    }
 
     let before = volume.namespace.cpu_seconds();
     let started = Instant::now();

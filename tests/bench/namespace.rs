@@ -1,5 +1,6 @@
 //! A network namespace for one contender: its address, its processes, their processor time, and their end.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -47,6 +48,17 @@ impl Namespace {
     /// Processor seconds of all processes inside, with those of the children that they have waited for.
     pub fn cpu_seconds(&self) -> f64 {
         self.pids().iter().filter_map(|pid| ticks(pid.as_raw_nonzero().get())).sum::<u64>() as f64 / TICKS_PER_SECOND
+    }
+
+    /// The programs inside: how many processes of each, and the resident memory of the largest, in KiB.
+    pub fn programs(&self) -> BTreeMap<String, (usize, u64)> {
+        let mut programs = BTreeMap::new();
+        for (name, resident_kib) in self.pids().iter().filter_map(|pid| resident(pid.as_raw_nonzero().get())) {
+            let (count, largest_kib) = programs.entry(name).or_insert((0, 0));
+            *count += 1;
+            *largest_kib = resident_kib.max(*largest_kib);
+        }
+        programs
     }
 
     /// Every process inside.
@@ -97,12 +109,21 @@ fn ticks(pid: i32) -> Option<u64> {
     after_name.split_whitespace().skip(11).take(4).map(|field| field.parse::<u64>().ok()).sum()
 }
 
+/// A process's name and the memory that it has resident.
+fn resident(pid: i32) -> Option<(String, u64)> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let field = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+    Some((field("Name:")?.to_owned(), field("VmRSS:")?.split(' ').next()?.parse().ok()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn our_own_ticks_can_be_read() {
-        assert!(ticks(i32::try_from(std::process::id()).unwrap()).is_some());
+    fn our_own_figures_can_be_read() {
+        let pid = i32::try_from(std::process::id()).unwrap();
+        assert!(ticks(pid).is_some());
+        assert!(resident(pid).is_some_and(|(_, kib)| kib > 0));
     }
 }
