@@ -135,6 +135,9 @@ const REQUEST_TIME_MAX: Duration = Duration::from_secs(60);
 /// How much readahead and direct I/O the kernel may have in flight; waiting processes do not count.
 const BACKGROUND_MAX: u16 = 128;
 
+/// One largest read ahead keeps the wire busy; more is read in vain when a program jumps.
+const READAHEAD_KIB: u32 = 1024;
+
 /// A mounted volume. Dropping it takes it out of the tree (lazily) and stops serving.
 #[derive(Debug)]
 pub struct Mount {
@@ -163,6 +166,7 @@ impl Mount {
             more,
             readers: config.readers,
             background_max: BACKGROUND_MAX,
+            readahead_kib: READAHEAD_KIB,
             write_bytes_max: MAX_IO_BYTES as u32,
         };
         let server = Arc::new(Server {

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 pub(crate) const COPY_BYTES_MAX: usize = 128 << 10;
 
 /// How many unused buffers are kept: enough for a burst of large writes from a few writers.
-const IDLE_MAX: usize = 32;
+const IDLE_MAX: usize = 16;
 
 /// Where buffers come from and go to.
 #[derive(Debug)]

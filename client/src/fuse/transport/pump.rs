@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Handler;
-use super::buffer::{Buffer, Pool};
+use super::buffer::{Buffer, COPY_BYTES_MAX, Pool};
 use super::decode::{SetxattrForm, decode};
 use super::device::{self, Device};
 use super::interrupt::{Found, OnSignal, Waiting, give_up};
@@ -30,6 +30,8 @@ const REQUEST_UNITS: usize = 16;
 /// 256 MiB: 4096 small requests, or 240 writes of 1 MiB. The kernel's own limit (`max_background`)
 /// holds for readahead and the like only, not for processes that each wait for one answer.
 const BUDGET_UNITS: usize = 65536;
+/// The longest payload of a request.
+const MAX_PAYLOAD_BYTES: usize = 1 << 20;
 /// How many processes may wait for locks at once; more get ENOLCK.
 const LOCK_WAITS_MAX: usize = 16384;
 /// How many messages one reader serves before it lets other tasks of its thread run.
@@ -249,6 +251,8 @@ impl<H> Drop for Leaving<H> {
 
 fn payload_bytes(op: &Op) -> usize {
     match op {
+        // A payload that was not copied keeps a whole buffer.
+        Op::Write { data, .. } if data.len() >= COPY_BYTES_MAX => MAX_PAYLOAD_BYTES,
         Op::Write { data, .. } => data.len(),
         Op::Setxattr { value, .. } => value.len(),
         Op::Read { size, .. } | Op::Readdir { size, .. } | Op::Readdirplus { size, .. } => *size as usize,

@@ -26,6 +26,8 @@ pub(crate) struct SessionOptions {
     pub(crate) readers: usize,
     /// How much readahead and the like the kernel may have in flight.
     pub(crate) background_max: u16,
+    /// How much the kernel reads ahead of a program that reads in order.
+    pub(crate) readahead_kib: u32,
     /// The largest write, in bytes: a multiple of the page size.
     pub(crate) write_bytes_max: u32,
 }
@@ -98,6 +100,7 @@ impl Session {
             // The reader has its own measure of when to yield; the runtime's would turn ready futures into pending ones.
             readers.spawn(tokio::task::unconstrained(reader.run()));
         }
+        mounted.set_readahead(options.readahead_kib);
         Ok(Self { mounted, readers })
     }
 
@@ -205,8 +208,13 @@ fn agreement(
 mod tests {
     use super::*;
 
-    const OPTIONS: SessionOptions =
-        SessionOptions { more: InitFlags::POSIX_LOCKS, readers: 1, background_max: 64, write_bytes_max: 1 << 20 };
+    const OPTIONS: SessionOptions = SessionOptions {
+        more: InitFlags::POSIX_LOCKS,
+        readers: 1,
+        background_max: 64,
+        readahead_kib: 1024,
+        write_bytes_max: 1 << 20,
+    };
 
     #[test]
     fn an_old_kernel_gets_what_it_can() {
