@@ -2,3 +2,8 @@
 
 #[path = "../bench/mod.rs"]
 pub mod bench;
+
+pub mod cluster;
+
+#[path = "../judges/mod.rs"]
+pub mod judges;
