@@ -2,9 +2,5 @@
 
 pub mod cli;
 pub mod fuse;
-pub mod remote {
-    //! The connections to bricks.
-
-    pub mod control;
-}
+pub mod remote;
 pub mod volume;

@@ -10,7 +10,8 @@ use mortar_xlators::types::{
 
 use crate::pb;
 
-pub(crate) type Result<T> = std::result::Result<T, Errno>;
+/// An errno is all that can be said of a message that makes no sense.
+pub type Result<T> = std::result::Result<T, Errno>;
 
 /// The most marks in one message: two for each copy of the largest set, with room.
 const MARKS_MAX: usize = 64;
@@ -32,7 +33,7 @@ pub(crate) fn maybe<M, T: TryFrom<M, Error = Errno>>(part: Option<M>) -> Result<
 }
 
 /// The identity of an inode that a fop names: there, and not null.
-pub(crate) fn inode(gfid: Option<pb::Gfid>) -> Result<Gfid> {
+pub fn inode(gfid: Option<pb::Gfid>) -> Result<Gfid> {
     let gfid = need::<_, Gfid>(gfid)?;
     if gfid.is_null() { Err(Errno::INVAL) } else { Ok(gfid) }
 }

@@ -112,6 +112,8 @@ pub fn create_brick(path: &Path, volume_id: Uuid) -> Result<(), BrickError> {
     refuse_bricks(path)?;
     refuse_content(path, &root)?;
     make_tree(root.as_fd()).map_err(doing(path, "make .glusterfs"))?;
+    let glusterfs = open_dir(root.as_fd(), c".glusterfs").and_then(super::stopped::leave);
+    glusterfs.map_err(doing(path, "write to .glusterfs"))?;
     let set = At::from(&root).set(VOLUME_ID_KEY, volume_id.as_bytes(), XattrFlags::CREATE);
     set.and_then(|()| rustix::fs::fsync(&root)).map_err(doing(path, "write the volume id"))
 }

@@ -27,6 +27,7 @@ mod mdata;
 mod names;
 mod rename;
 mod reserve;
+mod stopped;
 mod store;
 mod sys;
 #[cfg(test)]
@@ -96,6 +97,16 @@ pub struct Posix {
     store: Arc<Store>,
     waiting: Arc<Semaphore>,
     health: watch::Sender<Health>,
+    last_life: LastLife,
+}
+
+/// How the brick stopped before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LastLife {
+    /// In order, with no client left; or there was none.
+    Ended,
+    /// With clients that may not know it.
+    Broke,
 }
 
 impl Posix {
@@ -105,7 +116,20 @@ impl Posix {
         let waiting = Arc::new(Semaphore::new(options.waiting_threads_max.max(1)));
         let store = Arc::new(Store::new(dirs, options));
         store.count_hidden_dirs(volume_id);
-        Ok(Arc::new(Self { store, waiting, health: watch::Sender::new(Health::Up { session: 0 }) }))
+        // A file that cannot be taken away proves nothing.
+        let ended = stopped::take(&store.dirs).unwrap_or(false);
+        let last_life = if ended { LastLife::Ended } else { LastLife::Broke };
+        Ok(Arc::new(Self { store, waiting, health: watch::Sender::new(Health::Up { session: 0 }), last_life }))
+    }
+
+    /// How the brick stopped before.
+    pub fn last_life(&self) -> LastLife {
+        self.last_life
+    }
+
+    /// The brick stops in order, and no client is left.
+    pub fn end_in_order(&self) -> Result<()> {
+        Ok(stopped::leave(&self.store.dirs.glusterfs)?)
     }
 
     /// A client is gone for good: close what it had open.

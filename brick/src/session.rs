@@ -1,0 +1,318 @@
+//! The clients of a brick: who is there, since when it was last heard, and what ends with it.
+//!
+//! A session begins with a hello that no session answers to, and is two lanes (data, control) that outlive their
+//! connections. It ends a lease term after the last message, or when its client says hello as somebody new: what runs
+//! runs to its end, then its leases and open files go.
+//!
+//! Invariant: of one client at most one session reaches the layers below at any time.
+
+mod lane;
+mod order;
+mod outbox;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use mortar_proto::pb;
+use mortar_xlators::error::Result as FopResult;
+use mortar_xlators::types::ClientId;
+use mortar_xlators::xlator::{Notice, Notices, Subvol};
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{AbortHandle, JoinHandle};
+use tonic::Status;
+use tracing::{info, warn};
+
+pub(crate) use self::lane::Connection;
+use self::lane::{Inputs, Lane};
+pub(crate) use self::outbox::{Frames, Outbox};
+
+/// A client that reads nothing for this long is hung up on.
+const LEASE_TERM_GRACE: Duration = Duration::from_secs(10);
+
+/// How long a hello waits for the client's former session to end.
+const FORMER_SESSION_WAIT: Duration = Duration::from_secs(5);
+
+/// What sessions need of the layers below, beside an answer to each fop.
+pub trait Clients: std::fmt::Debug + Send + Sync + 'static {
+    /// A client is there (again): what concerns it goes to `notices`.
+    fn attach(&self, client: ClientId, notices: Notices) -> FopResult<()>;
+    /// A client's session ended.
+    fn gone(&self, client: ClientId);
+    /// Whether there are pending marks against other copies, and the event when that changes.
+    fn blames(&self) -> watch::Receiver<bool>;
+    /// The brick stopped in order, with no client left.
+    fn stopped(&self);
+}
+
+/// When a client was last heard, and how busy it is.
+#[derive(Debug)]
+pub(crate) struct Heard {
+    pub(crate) client: ClientId,
+    pub(crate) peer: Mutex<String>,
+    began: Instant,
+    last_ms: AtomicU64,
+    requests: AtomicU64,
+    answers: AtomicU64,
+}
+
+impl Heard {
+    fn new(client: ClientId, peer: String) -> Self {
+        let began = Instant::now();
+        let zero = AtomicU64::default;
+        Self { client, peer: Mutex::new(peer), began, last_ms: zero(), requests: zero(), answers: zero() }
+    }
+
+    fn now(&self) {
+        let ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last_ms.fetch_max(ms, Ordering::Relaxed);
+    }
+
+    fn request(&self) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn answer(&self) {
+        self.answers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn in_flight(&self) -> u64 {
+        let answers = self.answers.load(Ordering::Relaxed);
+        self.requests.load(Ordering::Relaxed).saturating_sub(answers)
+    }
+
+    fn silence(&self) -> Duration {
+        self.began.elapsed().saturating_sub(Duration::from_millis(self.last_ms.load(Ordering::Relaxed)))
+    }
+}
+
+/// Which of the two streams of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LaneKind {
+    Data,
+    Control,
+}
+
+#[derive(Debug)]
+struct Session {
+    nonce: u64,
+    heard: Arc<Heard>,
+    data: mpsc::Sender<Connection>,
+    control: mpsc::Sender<Connection>,
+    notices: Notices,
+    end: watch::Sender<bool>,
+    ended: watch::Receiver<bool>,
+    /// The lanes and the keeper.
+    tasks: Vec<AbortHandle>,
+}
+
+/// All sessions of a brick.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    top: Subvol,
+    clients: Arc<dyn Clients>,
+    lease_term: Duration,
+    all: Mutex<HashMap<ClientId, Arc<Session>>>,
+}
+
+/// What a hello leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Met {
+    /// The session was there before.
+    Known,
+    /// It began.
+    New,
+    /// The client wanted to go on with a session that is no more.
+    Unknown,
+}
+
+impl Sessions {
+    pub(crate) fn new(top: Subvol, clients: Arc<dyn Clients>, lease_term: Duration) -> Arc<Self> {
+        Arc::new(Self { top, clients, lease_term, all: Mutex::default() })
+    }
+
+    pub(crate) fn lease_term(&self) -> Duration {
+        self.lease_term
+    }
+
+    pub(crate) fn blames(&self) -> bool {
+        *self.clients.blames().borrow()
+    }
+
+    /// Find the session of a hello, or begin it.
+    pub(crate) async fn meet(self: &Arc<Self>, hello: &pb::Hello, peer: &str) -> Result<Met, Status> {
+        let client = client_id(hello);
+        loop {
+            let former = {
+                let mut all = self.all.lock();
+                match all.get(&client) {
+                    Some(session) if session.nonce == hello.nonce && !*session.end.borrow() => {
+                        peer.clone_into(&mut session.heard.peer.lock());
+                        session.heard.now();
+                        return Ok(Met::Known);
+                    }
+                    _ if hello.resume => return Ok(Met::Unknown),
+                    Some(session) => Arc::clone(session),
+                    None => {
+                        let session = self.begin(client, hello.nonce, peer);
+                        all.insert(client, session);
+                        info!(client = %client_text(client), peer, "session began");
+                        return Ok(Met::New);
+                    }
+                }
+            };
+            former.end.send_replace(true);
+            let mut ended = former.ended.clone();
+            let waited = tokio::time::timeout(FORMER_SESSION_WAIT, ended.wait_for(|ended| *ended)).await;
+            if waited.is_err() {
+                return Err(Status::unavailable("the client's former session has not ended yet"));
+            }
+        }
+    }
+
+    /// Give a connection to the session that [`Self::meet`] found.
+    pub(crate) async fn join(&self, hello: &pb::Hello, kind: LaneKind, connection: Connection) -> Result<(), Status> {
+        let gone = || Status::aborted("the session ended");
+        let session = self.all.lock().get(&client_id(hello)).cloned().ok_or_else(gone)?;
+        let lane = match kind {
+            LaneKind::Data => &session.data,
+            LaneKind::Control => &session.control,
+        };
+        lane.send(connection).await.map_err(|_| gone())?;
+        if kind == LaneKind::Control {
+            // Recalls that the last connection did not deliver are repeated; the lane has the new one by then.
+            let attached = self.clients.attach(session.heard.client, session.notices.clone());
+            attached.map_err(|error| Status::resource_exhausted(format!("too many clients: {error}")))?;
+        }
+        Ok(())
+    }
+
+    fn begin(self: &Arc<Self>, client: ClientId, nonce: u64, peer: &str) -> Arc<Session> {
+        let heard = Arc::new(Heard::new(client, peer.to_owned()));
+        let (notices, notices_rx) = mpsc::unbounded_channel();
+        let (_, no_notices) = mpsc::unbounded_channel();
+        let (data, data_rx) = mpsc::channel(1);
+        let (control, control_rx) = mpsc::channel(1);
+        let (end, end_rx) = watch::channel(false);
+        let (ended_tx, ended) = watch::channel(false);
+        let lane = || Lane::new(Arc::clone(&self.top), Arc::clone(&heard));
+        let lanes = [
+            tokio::spawn(lane().run(Inputs { connections: data_rx, notices: no_notices, end: end_rx.clone() })),
+            tokio::spawn(lane().run(Inputs { connections: control_rx, notices: notices_rx, end: end_rx.clone() })),
+        ];
+        let mut tasks: Vec<_> = lanes.iter().map(JoinHandle::abort_handle).collect();
+        let keeper = Keeper { sessions: Arc::clone(self), heard: Arc::clone(&heard), end: end_rx, ended: ended_tx };
+        let blames = tell_blames(self.clients.blames(), notices.clone());
+        tasks.push(tokio::spawn(keeper.keep(lanes, blames)).abort_handle());
+        Arc::new(Session { nonce, heard, data, control, notices, end, ended, tasks })
+    }
+
+    /// Stop every task at once, as a crash would.
+    pub(crate) fn crash(&self) {
+        for (_, session) in self.all.lock().drain() {
+            session.tasks.iter().for_each(AbortHandle::abort);
+        }
+    }
+
+    /// End every session, and wait until each has.
+    pub(crate) async fn end_all(&self) {
+        let all: Vec<_> = self.all.lock().values().cloned().collect();
+        if all.is_empty() {
+            // Whoever held a lease has let go of it.
+            self.clients.stopped();
+        }
+        for session in &all {
+            session.end.send_replace(true);
+        }
+        for session in all {
+            // An error says that the keeper is gone, so the session has ended.
+            let _ = session.ended.clone().wait_for(|ended| *ended).await;
+        }
+    }
+
+    /// What `mortar status` and the statedump show.
+    pub(crate) fn list(&self) -> Vec<pb::SessionInfo> {
+        let all = self.all.lock();
+        let info = |session: &Arc<Session>| pb::SessionInfo {
+            client: client_text(session.heard.client),
+            peer: session.heard.peer.lock().clone(),
+            heard_ms_ago: u64::try_from(session.heard.silence().as_millis()).unwrap_or(u64::MAX),
+            in_flight: session.heard.in_flight(),
+            requests: session.heard.requests.load(Ordering::Relaxed),
+        };
+        all.values().map(info).collect()
+    }
+}
+
+/// Waits for the end of a session, and clears up after it.
+#[derive(Debug)]
+struct Keeper {
+    sessions: Arc<Sessions>,
+    heard: Arc<Heard>,
+    end: watch::Receiver<bool>,
+    ended: watch::Sender<bool>,
+}
+
+impl Keeper {
+    async fn keep(mut self, lanes: [JoinHandle<()>; 2], blames: impl Future<Output = ()>) {
+        let client = self.heard.client;
+        let [data, control] = lanes;
+        let (mut data, mut control) = (data, control);
+        let why = tokio::select! {
+            why = self.silence() => why,
+            () = blames => "the brick's index is gone",
+            _ = &mut data => "its data lane broke",
+            _ = &mut control => "its control lane broke",
+        };
+        let session = self.sessions.all.lock().get(&client).cloned();
+        if let Some(session) = session {
+            session.end.send_replace(true);
+        }
+        for lane in [data, control] {
+            if !lane.is_finished()
+                && let Err(error) = lane.await
+            {
+                warn!(client = %client_text(client), %error, "a session's lane broke");
+            }
+        }
+        self.sessions.clients.gone(client);
+        self.sessions.all.lock().remove(&client);
+        self.ended.send_replace(true);
+        let requests = self.heard.requests.load(Ordering::Relaxed);
+        info!(client = %client_text(client), requests, why, "session ended");
+    }
+
+    /// Wait until the client was silent for a lease term, or somebody ends the session.
+    async fn silence(&mut self) -> &'static str {
+        let term = self.sessions.lease_term;
+        loop {
+            let left = term.saturating_sub(self.heard.silence());
+            if left.is_zero() {
+                return "the client was silent for a lease term";
+            }
+            tokio::select! {
+                () = tokio::time::sleep(left) => {}
+                _ = self.end.wait_for(|end| *end) => return "ended",
+            }
+        }
+    }
+}
+
+/// Tell a client whenever marks against other copies begin or cease to exist; its welcome told it how it was.
+async fn tell_blames(mut blames: watch::Receiver<bool>, notices: Notices) {
+    while blames.changed().await.is_ok() {
+        let any = *blames.borrow_and_update();
+        // An error says that the lane broke, and the session with it.
+        let _ = notices.send(Notice::Blames { any });
+    }
+}
+
+fn client_id(hello: &pb::Hello) -> ClientId {
+    ClientId(u128::from(hello.client_high) << 64 | u128::from(hello.client_low))
+}
+
+fn client_text(client: ClientId) -> String {
+    format!("{:032x}", client.0)
+}
