@@ -86,8 +86,7 @@ impl Source {
             unpack.arg("-C").arg(unpacked.path()).args(["-xJf", SOURCE]).args(size.members());
             run(&mut unpack, Duration::from_secs(900))?;
             let top = unpacked.path().join(TOP);
-            // Everything in the package has whole seconds but this directory, and MooseFS keeps no fractions.
-            File::open(&top)?.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000))?;
+            drop_fractions(&top)?;
             fs::write(&list, manifest(&top)?)?;
             let half_made = tar.with_extension("tar.part");
             let mut pack = Command::new("tar");
@@ -122,6 +121,19 @@ impl Source {
             }
         }
     }
+}
+
+/// Give all directories whole seconds: some are not in the package and have the time of the unpacking, and MooseFS keeps no
+/// fractions.
+fn drop_fractions(directory: &Path) -> Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            drop_fractions(&entry.path())?;
+        }
+    }
+    let seconds = u64::try_from(fs::metadata(directory)?.mtime()).context("a directory from before 1970")?;
+    Ok(File::open(directory)?.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))?)
 }
 
 /// One line for everything below `root`, in the order of names: path, kind and mode, time, size, checksum.
