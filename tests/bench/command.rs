@@ -18,6 +18,9 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 /// How long anything may take that only sets up or takes down.
 pub const SETUP_LIMIT: Duration = Duration::from_secs(90);
 
+/// How long a part of the cleaning up may take.
+const CLEAN_UP_LIMIT: Duration = Duration::from_secs(30);
+
 /// How often a wait looks whether somebody pressed Ctrl-C.
 const INTERRUPT_CHECK_MS: i64 = 200;
 
@@ -56,10 +59,15 @@ pub fn run(command: &mut Command, limit: Duration) -> Result<String> {
     run_until(command, limit, &INTERRUPTED)
 }
 
-/// As `run`, but for cleaning up: Ctrl-C does not stop it, and a failure is only told.
-pub fn clean_up(command: &mut Command) {
+/// As `run`, but for cleaning up: Ctrl-C does not stop it.
+pub fn run_uninterrupted(command: &mut Command) -> Result<String> {
     static NEVER: AtomicBool = AtomicBool::new(false);
-    if let Err(error) = run_until(command, Duration::from_secs(30), &NEVER) {
+    run_until(command, CLEAN_UP_LIMIT, &NEVER)
+}
+
+/// As `run_uninterrupted`, where a failure can only be told.
+pub fn clean_up(command: &mut Command) {
+    if let Err(error) = run_uninterrupted(command) {
         eprintln!("while cleaning up: {error:#}");
     }
 }

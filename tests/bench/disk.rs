@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::command::{SETUP_LIMIT, clean_up, run, wait_for};
+use super::command::{SETUP_LIMIT, clean_up, run, run_uninterrupted, wait_for};
 
 /// A mount that is taken away when dropped.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        if is_mounted(&self.path) && run(Command::new("umount").arg(&self.path), SETUP_LIMIT).is_err() {
+        if is_mounted(&self.path) && run_uninterrupted(Command::new("umount").arg(&self.path)).is_err() {
             // Somebody is still inside, or the daemon is dead.
             clean_up(Command::new("umount").arg("--lazy").arg(&self.path));
         }
