@@ -53,7 +53,11 @@ impl Leases {
         let admitted = self.admit(ctx, &fop).await?;
         let pinned = self.keep_others_away(ctx, &fop).await?;
         let born = self.bear(ctx, &fop)?;
+        let marked = born_marked(&fop);
         let mut reply = self.next.call(ctx, fop).await;
+        if marked {
+            self.tell_blames();
+        }
         match (&mut reply, born) {
             (Ok(Reply::Create(made) | Reply::Mkdir(made)), Some((_, epoch))) => made.lease = Some(epoch),
             (_, Some((gfid, _))) => self.table.forget(ctx.client, gfid),
@@ -156,4 +160,16 @@ impl Leases {
         }
         Ok(Some(pinned))
     }
+}
+
+/// The fop makes an inode that a copy is known to miss.
+fn born_marked(fop: &Fop) -> bool {
+    let birth = match fop {
+        Fop::Create(f) => &f.birth,
+        Fop::Mknod(f) => &f.birth,
+        Fop::Mkdir(f) => &f.birth,
+        Fop::Symlink(f) => &f.birth,
+        _ => return false,
+    };
+    !birth.pending.is_empty()
 }

@@ -36,7 +36,7 @@ use crate::error::{Errno, FopError, Result};
 use crate::fop::{Fop, Getattr, LEASE_OBJECTS_MAX, Lease, Settle, Settled, Unlease};
 use crate::reply::{Done, Grant, Granted, Reply};
 use crate::types::{AttrMask, ClientId, Gfid, LeaseMode};
-use crate::xlator::{Health, Notices, Subvol, Xlator};
+use crate::xlator::{Health, Notice, Notices, Subvol, Xlator};
 
 /// Sessions that a brick serves at the same time.
 const SESSIONS_MAX: usize = 4096;
@@ -93,6 +93,8 @@ pub struct Leases {
     grace_until: Option<Instant>,
     clearing: AtomicBool,
     cleared: Notify,
+    /// What the sessions were told last about marks on this brick.
+    blaming: AtomicBool,
 }
 
 impl Leases {
@@ -109,6 +111,7 @@ impl Leases {
             grace_until: (config.start == Start::Forgot).then(|| Instant::now() + config.term),
             clearing: AtomicBool::new(false),
             cleared: Notify::new(),
+            blaming: AtomicBool::new(false),
         })
     }
 
@@ -128,6 +131,9 @@ impl Leases {
         };
         *session.notices.lock() = notices;
         self.table.repeat_recalls(&session);
+        if self.journal.blames_any() {
+            session.tell(Notice::Blames { any: true });
+        }
         Ok(())
     }
 
@@ -141,6 +147,20 @@ impl Leases {
 
     fn session(&self, client: ClientId) -> Result<Arc<Session>> {
         self.sessions.lock().get(&client).cloned().ok_or(FopError::Fenced)
+    }
+
+    async fn mark(&self, ctx: &Ctx, fop: Fop) -> Result<Reply> {
+        let marked = self.next.call(ctx, fop).await;
+        self.tell_blames();
+        marked
+    }
+
+    /// Marks may have come or gone: tell the sessions, before the one that caused it has its answer.
+    pub(super) fn tell_blames(&self) {
+        let any = self.journal.blames_any();
+        if self.blaming.swap(any, Ordering::AcqRel) != any {
+            self.sessions.lock().values().for_each(|session| session.tell(Notice::Blames { any }));
+        }
     }
 
     async fn lease(&self, ctx: &Ctx, fop: Lease) -> Result<Reply> {
@@ -235,6 +255,7 @@ impl Xlator for Leases {
             Fop::Lease(fop) => self.lease(ctx, fop).boxed(),
             Fop::Unlease(fop) => std::future::ready(self.unlease(ctx, &fop)).boxed(),
             Fop::Settle(fop) => std::future::ready(self.settle(ctx, &fop)).boxed(),
+            Fop::Mark(_) => self.mark(ctx, fop).boxed(),
             other => match other.effect() {
                 Effect::Session => self.next.call(ctx, other),
                 Effect::Read if self.may_read(ctx) => self.next.call(ctx, other),

@@ -501,7 +501,7 @@ fn forget_if_idle(shard: &mut Objects, gfid: Gfid) {
 
 impl Session {
     /// Say something unasked. A session whose other end is gone hears nothing; its end is noticed elsewhere.
-    fn tell(&self, notice: Notice) {
+    pub(super) fn tell(&self, notice: Notice) {
         let _ = self.notices.lock().send(notice);
     }
 }

@@ -33,8 +33,11 @@ pub(super) fn judge(rule: &Rule, votes: &[Vote]) -> Verdict {
     let those = |wanted: &dyn Fn(Vote) -> bool| -> CopySet {
         votes.iter().enumerate().filter(|&(_, vote)| wanted(*vote)).map(|(copy, _)| copy).collect()
     };
+    // An arbiter agrees with everybody, so it is no measure unless there are only arbiters, or nothing to compare.
+    let comparable = votes.iter().any(|vote| matches!(vote, Vote::Done(Some(_))));
+    let measure = |vote: &&Vote| matches!(vote, Vote::Done(what) if what.is_some() == comparable);
     let mut agreeing = CopySet::NONE;
-    for &vote in votes.iter().filter(|vote| matches!(vote, Vote::Done(_))) {
+    for &vote in votes.iter().filter(measure) {
         let same = those(&|other| agrees(vote, other));
         if same.len() > agreeing.len() {
             agreeing = same;

@@ -1,0 +1,6 @@
+//! Tests of one replica set in one process.
+
+mod leases;
+mod memory;
+mod replicate;
+mod set;

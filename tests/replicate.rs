@@ -1,0 +1,232 @@
+//! What replicate sends to its copies, and what it makes of their answers.
+
+use mortar_xlators::error::{Errno, FopError};
+use mortar_xlators::fop::{FopKind, Place};
+use mortar_xlators::graph::Quorum;
+use mortar_xlators::types::{Cover, Gfid, XattrName};
+
+use crate::set::{Client, Fault, Set, gfid};
+
+fn key(copy: usize) -> XattrName {
+    XattrName::new(format!("trusted.afr.v-client-{copy}").into_bytes()).expect("a key")
+}
+
+fn blame(set: &Set, on: usize, path: &str, against: usize) -> [i32; 3] {
+    let inode = set.bricks[on].disk.path(path).expect("it is there");
+    inode.marks.get(&key(against)).copied().unwrap_or_default()
+}
+
+/// The specification of a transaction: what travels for a create and a write on three copies.
+#[tokio::test]
+async fn a_replicated_create_and_write() {
+    let set = Set::new(3, Quorum::Auto);
+    let client = set.client();
+    client.create(Gfid::ROOT, "f", gfid(42), "").await.expect("created");
+    client.write(gfid(42), Place::At(0), "hello").await.expect("written");
+    client.write(gfid(42), Place::End, " world").await.expect("written");
+    assert_eq!(client.read(gfid(42)).await.as_deref(), Ok("hello world"));
+    assert_eq!(
+        set.take_log(),
+        "\
+0 Lease Exclusive 1
+1 Lease Exclusive 1
+2 Lease Exclusive 1
+0 Create 1/\"f\" 42 content 0 under 1
+1 Create 1/\"f\" 42 content 0 under 1
+2 Create 1/\"f\" 42 content 0 under 1
+0 Write 42 At(0) 5 bytes under 42
+1 Write 42 At(0) 5 bytes under 42
+2 Write 42 At(0) 5 bytes under 42
+0 Write 42 End 6 bytes under 42
+1 Write 42 End 6 bytes under 42
+2 Write 42 End 6 bytes under 42
+1 Read  under 42
+"
+    );
+    set.agree(&[0, 1, 2]);
+}
+
+#[tokio::test]
+async fn what_every_copy_has_leaves_the_dirty_journal() {
+    let set = Set::new(3, Quorum::Auto);
+    let client = set.client();
+    client.create(Gfid::ROOT, "f", gfid(42), "x").await.expect("created");
+    for _ in 0..3 {
+        client.write(gfid(42), Place::End, "y").await.expect("written");
+    }
+    assert!(set.bricks.iter().all(|b| *b.disk.marked_dirty.lock() == [Gfid::ROOT, gfid(42)]), "once per lease");
+    Client::until("nothing is dirty", || set.bricks.iter().all(|b| b.disk.dirty().is_empty())).await;
+    assert!(set.take_log().contains("0 Settle 1:Some(1) 42:Some(3)\n"));
+    client.write(gfid(42), Place::End, "z").await.expect("written");
+    assert!(set.bricks.iter().all(|b| b.disk.dirty().contains(&gfid(42))), "dirty again");
+}
+
+#[tokio::test]
+async fn one_copy_and_two_copies_work_alike() {
+    for copies in [1, 2] {
+        let set = Set::new(copies, Quorum::Auto);
+        let client = set.client();
+        client.mkdir(Gfid::ROOT, "d", gfid(10)).await.expect("made");
+        let made = client.create(gfid(10), "f", gfid(11), "hello").await.expect("created");
+        assert_eq!(made.cover, Cover::NAME | Cover::ATTRS);
+        assert_eq!(made.lease, None);
+        assert_eq!(client.read(gfid(11)).await.as_deref(), Ok("hello"));
+        let looked = client.lookup(gfid(10), "f").await.expect("looked");
+        assert_eq!(looked.found.expect("found").cover, Cover::NAME | Cover::ATTRS);
+        let absent = client.lookup(gfid(10), "g").await.expect("looked");
+        assert_eq!((absent.found, absent.cover), (None, Cover::NAME));
+        set.agree(&(0..copies).collect::<Vec<_>>());
+    }
+}
+
+#[tokio::test]
+async fn an_errno_that_all_copies_give_blames_nobody() {
+    let set = Set::new(3, Quorum::Auto);
+    let client = set.client();
+    client.create(Gfid::ROOT, "f", gfid(42), "").await.expect("created");
+    let again = client.create(Gfid::ROOT, "f", gfid(43), "").await;
+    assert_eq!(again, Err(FopError::Refused(Errno::EXIST)));
+    assert!(!set.take_log().contains("Mark"));
+}
+
+#[tokio::test]
+async fn a_copy_that_was_cut_off_is_blamed_before_success_is_reported() {
+    for fault in [Fault::LoseRequest, Fault::LoseAnswer, Fault::Refuse(Errno::NOSPC)] {
+        let set = Set::new(3, Quorum::Auto);
+        let client = set.client();
+        client.create(Gfid::ROOT, "f", gfid(42), "old").await.expect("created");
+        client.wires[1].faults.lock().push_back((FopKind::Write, fault));
+        client.write(gfid(42), Place::At(0), "new").await.expect("a quorum has it");
+        assert_eq!(blame(&set, 0, "f", 1), [1, 0, 0], "{fault:?}");
+        assert_eq!(blame(&set, 2, "f", 1), [1, 0, 0], "{fault:?}");
+        assert_eq!(blame(&set, 1, "f", 1), [0, 0, 0], "{fault:?}");
+        // The second time under the same lease costs nothing.
+        set.take_log();
+        client.wires[1].faults.lock().push_back((FopKind::Write, fault));
+        client.write(gfid(42), Place::At(0), "newer").await.expect("a quorum has it");
+        assert!(!set.take_log().contains("Mark"), "{fault:?}");
+        assert_eq!(client.read(gfid(42)).await.as_deref(), Ok("newer"), "{fault:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_copy_that_misses_a_birth_is_blamed_on_the_directory_and_on_the_child() {
+    let set = Set::new(3, Quorum::Auto);
+    let client = set.client();
+    client.wires[2].faults.lock().push_back((FopKind::Create, Fault::LoseRequest));
+    client.create(Gfid::ROOT, "f", gfid(42), "").await.expect("a quorum has it");
+    assert_eq!((blame(&set, 0, "", 2), blame(&set, 0, "f", 2)), ([1, 0, 1], [1, 1, 0]));
+    client.wires[2].cut();
+    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    client.mkdir(Gfid::ROOT, "d", gfid(43)).await.expect("a quorum has it");
+    assert_eq!((blame(&set, 1, "", 2), blame(&set, 1, "d", 2)), ([1, 0, 1], [1, 1, 1]));
+    client.create(gfid(43), "g", gfid(44), "").await.expect("a quorum has it");
+    assert_eq!((blame(&set, 1, "d", 2), blame(&set, 1, "d/g", 2)), ([1, 1, 1], [1, 1, 0]));
+}
+
+#[tokio::test]
+async fn a_copy_that_did_what_a_quorum_refused_is_blamed() {
+    let set = Set::new(3, Quorum::Auto);
+    let client = set.client();
+    client.create(Gfid::ROOT, "f", gfid(42), "old").await.expect("created");
+    for copy in [0, 1] {
+        client.wires[copy].faults.lock().push_back((FopKind::Write, Fault::Refuse(Errno::NOSPC)));
+    }
+    let written = client.write(gfid(42), Place::At(0), "new").await;
+    assert_eq!(written, Err(FopError::Refused(Errno::NOSPC)));
+    assert_eq!(blame(&set, 0, "f", 2), [1, 0, 0]);
+    assert_eq!(client.read(gfid(42)).await.as_deref(), Ok("old"), "the odd copy does not answer");
+}
+
+#[tokio::test]
+async fn below_quorum_a_change_fails_and_a_late_loss_stays_dirty() {
+    let set = Set::new(3, Quorum::Auto);
+    let client = set.client();
+    client.create(Gfid::ROOT, "f", gfid(42), "old").await.expect("created");
+    for copy in [0, 1] {
+        client.wires[copy].faults.lock().push_back((FopKind::Write, Fault::LoseRequest));
+    }
+    assert_eq!(client.write(gfid(42), Place::At(0), "new").await, Err(FopError::Unreachable));
+    client.wires[0].cut();
+    client.wires[1].cut();
+    Client::until("it is noticed", || !mortar_is_up(&client)).await;
+    assert_eq!(client.write(gfid(42), Place::At(0), "new").await, Err(FopError::Refused(Errno::NOTCONN)));
+    assert_eq!(client.read(gfid(42)).await, Err(FopError::Refused(Errno::NOTCONN)));
+    assert!(set.bricks[2].disk.dirty().contains(&gfid(42)), "what copies may differ in stays in the journal");
+}
+
+fn mortar_is_up(client: &Client) -> bool {
+    use mortar_xlators::xlator::Xlator;
+    client.set.health().borrow().is_up()
+}
+
+#[tokio::test]
+async fn reads_go_on_with_the_next_copy() {
+    let set = Set::new(3, Quorum::Auto);
+    let client = set.client();
+    client.create(Gfid::ROOT, "f", gfid(42), "hello").await.expect("created");
+    for wire in &client.wires {
+        wire.faults.lock().push_back((FopKind::Read, Fault::LoseRequest));
+    }
+    client.wires[2].faults.lock().push_back((FopKind::Read, Fault::Refuse(Errno::IO)));
+    client.wires[0].faults.lock().clear();
+    assert_eq!(client.read(gfid(42)).await.as_deref(), Ok("hello"));
+}
+
+#[tokio::test]
+async fn a_file_that_every_copy_blames_is_not_read() {
+    let set = Set::new(2, Quorum::Fixed(1));
+    let client = set.client();
+    client.create(Gfid::ROOT, "f", gfid(42), "").await.expect("created");
+    for copy in [0, 1] {
+        client.wires[copy].faults.lock().push_back((FopKind::Write, Fault::LoseRequest));
+        client.write(gfid(42), Place::At(0), &format!("only on {}", 1 - copy)).await.expect("one is enough");
+    }
+    assert_eq!(client.read(gfid(42)).await, Err(FopError::Refused(Errno::IO)));
+    assert_eq!(client.getattr(gfid(42)).await.map(|found| found.iatt.size), Err(FopError::Refused(Errno::IO)));
+    let fresh = set.client();
+    assert_eq!(fresh.read(gfid(42)).await, Err(FopError::Refused(Errno::IO)), "another client sees it, too");
+    assert!(fresh.lookup(Gfid::ROOT, "f").await.is_err());
+}
+
+#[tokio::test]
+async fn an_arbiter_gets_no_content_and_answers_none() {
+    let set = Set::with_arbiter(3, Quorum::Auto, 2);
+    let client = set.client();
+    client.create(Gfid::ROOT, "f", gfid(42), "hello").await.expect("created");
+    let written = client.write(gfid(42), Place::End, " world").await.expect("written");
+    assert_eq!((written.offset, written.bytes, written.iatt.size), (5, 6, 11));
+    assert_eq!(client.read(gfid(42)).await.as_deref(), Ok("hello world"));
+    assert_eq!(client.getattr(gfid(42)).await.expect("there").iatt.size, 11);
+    assert_eq!(set.bricks[2].disk.path("f").expect("there").content, b"");
+    let log = set.take_log();
+    assert!(log.contains("2 Create 1/\"f\" 42 content 0") && log.contains("2 Write 42 End 1 bytes"));
+    // One data copy is blamed, then the other goes: what is left could not give the content back.
+    client.wires[0].faults.lock().push_back((FopKind::Write, Fault::LoseRequest));
+    client.write(gfid(42), Place::At(0), "J").await.expect("written");
+    client.wires[1].cut();
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    assert_eq!(client.write(gfid(42), Place::At(0), "K").await, Err(FopError::Refused(Errno::NOTCONN)));
+    assert!(client.read(gfid(42)).await.is_err());
+}
+
+#[tokio::test]
+async fn a_copy_that_slept_answers_nothing_it_missed() {
+    let set = Set::new(3, Quorum::Auto);
+    let client = set.client();
+    let other = set.client();
+    client.create(Gfid::ROOT, "f", gfid(42), "old").await.expect("created");
+    let asleep = 1;
+    client.wires[asleep].cut();
+    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    client.write(gfid(42), Place::At(0), "newer").await.expect("written");
+    client.wires[asleep].mend(1);
+    for client in [&client, &other] {
+        let looked = client.lookup(Gfid::ROOT, "f").await.expect("looked");
+        assert_eq!(looked.found.expect("found").iatt.size, 5);
+        assert_eq!(client.getattr(gfid(42)).await.expect("there").iatt.size, 5);
+        assert_eq!(client.read(gfid(42)).await.as_deref(), Ok("newer"));
+    }
+    client.write(gfid(42), Place::At(0), "NEWER").await.expect("written");
+    assert!(set.take_log().contains("1 Write 42 At(0) 5 bytes under 42"), "it takes part in changes again");
+}
