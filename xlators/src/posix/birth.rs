@@ -326,7 +326,7 @@ impl Store {
         };
         count_links(&mut stat, *kind);
         let times = birth_times(birth);
-        self.memory.put(birth.gfid, Known { times: Some(times), directory: *kind == Kind::Dir });
+        self.memory.put(birth.gfid, Known { times: Some(times), form: (*kind).into() });
         let parent = self.touch_parent(dir, birth.when)?;
         tracing::trace!(gfid = %birth.gfid, parent = %dir.gfid, ?name, "made");
         Ok(Made { iatt: self.iatt(birth.gfid, &stat, Some(&times)), parent, cover: Cover::empty(), lease: None })

@@ -10,8 +10,8 @@ use rustix::io::{Errno, IoSlice, ReadWriteFlags};
 use super::at::At;
 use super::files::{Closed, OpenFile};
 use super::handle::HandleName;
-use super::mdata::Touch;
-use super::store::{IsDir, Node, Store};
+use super::mdata::{Form, Touch};
+use super::store::{Node, Store};
 use super::sys;
 use crate::ctx::Ctx;
 use crate::error::Result;
@@ -57,7 +57,7 @@ impl Store {
         if fop.flags.contains(OpenFlags::TRUNCATE) && !self.options.arbiter {
             rustix::fs::ftruncate(&file, 0)?;
             let at = At::from(&file);
-            self.touch(fop.fd.gfid, at, IsDir::No, Touch::CtimeMtime, fop.when);
+            self.touch(fop.fd.gfid, at, Form::File, Touch::CtimeMtime, fop.when);
             if ctx.caller.uid != 0 {
                 let stat = at.stat()?;
                 self.kill_privileges_at(at, stat)?;
@@ -178,7 +178,7 @@ impl Store {
         }
         self.reserve.check(ctx, self.dirs.root.fd.as_fd())?;
         let file = self.file(fop.gfid, ctx.client, fop.fd, OFlags::WRONLY)?;
-        let (at, is_file) = (At::Fd(file.as_fd()), IsDir::No);
+        let (at, is_file) = (At::Fd(file.as_fd()), Form::File);
         let (offset, bytes, stat) = match fop.place {
             Place::At(offset) => {
                 let bytes = write_all(file.as_fd(), &fop.data, offset, ReadWriteFlags::empty())?;
@@ -257,7 +257,7 @@ impl Store {
         let file = self.file(gfid, ctx.client, fd, OFlags::WRONLY)?;
         let at = At::Fd(file.as_fd());
         change(self, at, file.as_fd())?;
-        let times = self.touch(gfid, at, IsDir::No, Touch::CtimeMtime, when);
+        let times = self.touch(gfid, at, Form::File, Touch::CtimeMtime, when);
         Ok(Changed { iatt: self.iatt(gfid, &at.stat()?, times.as_ref()), cover: Cover::empty() })
     }
 
@@ -281,7 +281,7 @@ impl Store {
             }
         }
         let at = At::Fd(to.as_fd());
-        let times = self.touch(fop.to, at, IsDir::No, Touch::CtimeMtime, fop.when);
+        let times = self.touch(fop.to, at, Form::File, Touch::CtimeMtime, fop.when);
         let bytes = u32::try_from(at_to - fop.to_offset).unwrap_or(u32::MAX);
         let iatt = self.iatt(fop.to, &at.stat()?, times.as_ref());
         Ok(Written { offset: fop.to_offset, bytes, iatt, cover: Cover::empty() })

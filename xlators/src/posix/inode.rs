@@ -4,8 +4,8 @@ use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
 use super::at::At;
-use super::mdata::{Mdata, Touch};
-use super::store::{IsDir, Node, Store, kind_of};
+use super::mdata::{Form, Mdata, Touch};
+use super::store::{Node, Store, kind_of};
 use crate::ctx::Ctx;
 use crate::error::Result;
 use crate::fop::{Getattr, Readlink, Setattr};
@@ -59,9 +59,9 @@ impl Store {
 
     /// Times that a program sets hold, forward or back; the change itself moves the ctime forward.
     fn set_times(&self, fop: &Setattr, node: &Node<'_>) -> Result<Option<Mdata>, Errno> {
-        let is_dir = IsDir::from(node.is_dir());
+        let form = node.form();
         if fop.atime.is_none() && fop.mtime.is_none() {
-            return Ok(self.touch(fop.gfid, node.at(), is_dir, Touch::Ctime, fop.when));
+            return Ok(self.touch(fop.gfid, node.at(), form, Touch::Ctime, fop.when));
         }
         // The nanoseconds come from a frame and may be the kernel's code for "now".
         let valid = |time: Option<Time>| time.is_none_or(|time| time.nsec < 1_000_000_000);
@@ -69,7 +69,7 @@ impl Store {
             return Err(Errno::INVAL);
         }
         node.at().utimens(fop.atime, fop.mtime)?;
-        self.change_times(fop.gfid, node.at(), is_dir, |times| {
+        self.change_times(fop.gfid, node.at(), form, |times| {
             // An inode that never had the xattr goes on by the times of the file system, which were just set.
             let times = times?.touched(Touch::Ctime, fop.when);
             Some(Mdata { atime: fop.atime.unwrap_or(times.atime), mtime: fop.mtime.unwrap_or(times.mtime), ..times })
@@ -95,6 +95,7 @@ impl Store {
         match node {
             Node::Open(_) => Ok(()),
             Node::Dir(_) => Err(Errno::ISDIR),
+            Node::Handle(..) if self.memory.get(gfid).is_some_and(|known| known.form == Form::File) => Ok(()),
             Node::Handle(..) | Node::Unlinked(..) => {
                 let stat = node.at().stat().map_err(|errno| self.missed(gfid, errno))?;
                 if kind_of(stat.st_mode) == Kind::File { Ok(()) } else { Err(Errno::INVAL) }

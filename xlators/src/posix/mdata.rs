@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 use lru::LruCache;
 use parking_lot::Mutex;
 
-use crate::types::{Gfid, Time};
+use crate::types::{Gfid, Kind, Time};
 
 /// The name of the xattr.
 pub(super) const KEY: &std::ffi::CStr = c"trusted.glusterfs.mdata";
@@ -96,8 +96,31 @@ impl Mdata {
 pub(super) struct Known {
     /// Its times; `None` where it has no xattr.
     pub(super) times: Option<Mdata>,
-    /// Whether its handle is the symbolic link of a directory.
-    pub(super) directory: bool,
+    /// What it is.
+    pub(super) form: Form,
+}
+
+/// What an inode is, as far as it decides how it is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// A directory: its handle is a symbolic link.
+    Directory,
+    /// A regular file: it can be opened.
+    File,
+    /// Something else: it must not be opened.
+    Special,
+    /// No directory; more was not looked at.
+    NotADirectory,
+}
+
+impl From<Kind> for Form {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Dir => Self::Directory,
+            Kind::File => Self::File,
+            Kind::Symlink | Kind::Fifo | Kind::Socket | Kind::Char | Kind::Block => Self::Special,
+        }
+    }
 }
 
 /// Few enough that an idle brick stays small, enough that two cores seldom meet.

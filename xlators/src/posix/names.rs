@@ -14,8 +14,8 @@ use super::entry::{PARKING_PREFIX, gfid_at, may_make, may_see, without_gfid};
 use super::files::Unlinked;
 use super::gfid2path::{Gfid2Path, LINKS_MAX};
 use super::handle::{HandleName, Target};
-use super::mdata::{Mdata, Touch};
-use super::store::{IsDir, LINK_FILE_MODE, Node, Store, read_linkto};
+use super::mdata::{Form, Mdata, Touch};
+use super::store::{LINK_FILE_MODE, Node, Store, read_linkto};
 use crate::ctx::Ctx;
 use crate::error::Result;
 use crate::fop::{Link, Only, Rmdir, Unlink};
@@ -52,7 +52,7 @@ impl Store {
         if names < u64::from(LINKS_MAX) {
             note_name(at, fop.gfid, fop.parent, &fop.name);
         }
-        let times = self.touch(fop.gfid, at, IsDir::No, Touch::Ctime, fop.when);
+        let times = self.touch(fop.gfid, at, Form::NotADirectory, Touch::Ctime, fop.when);
         let iatt = self.iatt(fop.gfid, &stat, times.as_ref());
         Ok(Made { iatt, parent: self.touch_parent(&dir, fop.when)?, cover: Cover::empty(), lease: None })
     }
@@ -106,7 +106,7 @@ impl Store {
         forget_name(At::Name(dir.fd.as_fd(), path.as_cstr()), dir.gfid, name);
         rustix::fs::unlinkat(&dir.fd, path.as_cstr(), AtFlags::empty())?;
         let Ok(node) = self.node(gfid) else { return Ok(None) };
-        Ok(self.touch(gfid, node.at(), IsDir::No, Touch::Ctime, when))
+        Ok(self.touch(gfid, node.at(), Form::NotADirectory, Touch::Ctime, when))
     }
 
     /// Whether this is the inode that the removal is meant for.

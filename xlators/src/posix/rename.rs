@@ -15,9 +15,9 @@ use super::at::{At, CName};
 use super::dirs::Dir;
 use super::entry::{gfid_at, may_make, may_see, without_gfid};
 use super::handle::Target;
-use super::mdata::Touch;
+use super::mdata::{Form, Touch};
 use super::names::{forget_name, note_name};
-use super::store::{IsDir, Store};
+use super::store::{Store, kind_of};
 use crate::ctx::Ctx;
 use crate::error::Result;
 use crate::fop::{Rename, Replace};
@@ -41,6 +41,10 @@ struct Inode {
 impl Inode {
     fn is_dir(&self) -> bool {
         FileType::from_raw_mode(self.stat.st_mode).is_dir()
+    }
+
+    fn form(&self) -> Form {
+        kind_of(self.stat.st_mode).into()
     }
 
     /// Its last name: beside it there is only the handle.
@@ -164,7 +168,7 @@ impl Store {
 
     /// An inode that has moved.
     fn after(&self, inode: &Inode, at: At<'_>, when: Time) -> Iatt {
-        let times = self.touch(inode.gfid, at, IsDir::from(inode.is_dir()), Touch::Ctime, when);
+        let times = self.touch(inode.gfid, at, inode.form(), Touch::Ctime, when);
         self.iatt(inode.gfid, &inode.stat, times.as_ref())
     }
 
@@ -173,7 +177,7 @@ impl Store {
         let mut stat = inode.stat;
         stat.st_nlink = if inode.is_dir() { 0 } else { stat.st_nlink.saturating_sub(1) };
         let node = if inode.is_dir() || inode.is_last_name() { None } else { self.node(inode.gfid).ok() };
-        let times = node.and_then(|node| self.touch(inode.gfid, node.at(), IsDir::No, Touch::Ctime, when));
+        let times = node.and_then(|node| self.touch(inode.gfid, node.at(), Form::NotADirectory, Touch::Ctime, when));
         self.iatt(inode.gfid, &stat, times.as_ref())
     }
 }

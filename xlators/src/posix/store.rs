@@ -19,7 +19,7 @@ use super::dir::Listings;
 use super::dirs::{Dir, Dirs, LAYOUT_KEY, stale};
 use super::files::{Files, OpenFile};
 use super::handle::HandleName;
-use super::mdata::{self, Known, Mdata, Memory, Touch};
+use super::mdata::{self, Form, Known, Mdata, Memory, Touch};
 use super::reserve::Reserve;
 use super::{PosixOptions, xattr};
 use crate::reply::Found;
@@ -90,6 +90,15 @@ impl Node<'_> {
     pub(super) fn is_dir(&self) -> bool {
         matches!(self, Node::Dir(_))
     }
+
+    /// What it is, as far as how it is reached says.
+    pub(super) fn form(&self) -> Form {
+        match self {
+            Node::Dir(_) => Form::Directory,
+            Node::Open(_) => Form::File,
+            Node::Handle(..) | Node::Unlinked(..) => Form::NotADirectory,
+        }
+    }
 }
 
 /// See the module.
@@ -144,7 +153,7 @@ impl Store {
         if let Some(dir) = self.dirs.cached(gfid) {
             return Ok(dir);
         }
-        if self.memory.get(gfid).is_some_and(|known| !known.directory) {
+        if self.memory.get(gfid).is_some_and(|known| known.form != Form::Directory) {
             return Err(Errno::NOTDIR);
         }
         self.dirs.open_by_gfid(gfid).inspect_err(|_| self.memory.forget(gfid))
@@ -160,7 +169,7 @@ impl Store {
         }
         let handle = Node::Handle(self.dirs.first(gfid), HandleName::new(gfid));
         match self.memory.get(gfid) {
-            Some(known) if known.directory => return self.dir(gfid).map(Node::Dir),
+            Some(known) if known.form == Form::Directory => return self.dir(gfid).map(Node::Dir),
             Some(_) => return Ok(handle),
             None => {}
         }
@@ -196,14 +205,14 @@ impl Store {
             return Ok(known.times);
         }
         let times = read_times(at)?;
-        self.memory.put(gfid, Known { times, directory: FileType::from_raw_mode(stat.st_mode).is_dir() });
+        self.memory.put(gfid, Known { times, form: kind_of(stat.st_mode).into() });
         Ok(times)
     }
 
     /// Move times forward. Failing to store them does not undo the change they tell of, so it is only logged.
-    pub(super) fn touch(&self, gfid: Gfid, at: At<'_>, directory: IsDir, touch: Touch, when: Time) -> Option<Mdata> {
+    pub(super) fn touch(&self, gfid: Gfid, at: At<'_>, form: Form, touch: Touch, when: Time) -> Option<Mdata> {
         let change = |times: Option<Mdata>| Some(times.map_or_else(|| Mdata::born(when), |t| t.touched(touch, when)));
-        self.change_times(gfid, at, directory, change).unwrap_or_else(|errno| {
+        self.change_times(gfid, at, form, change).unwrap_or_else(|errno| {
             tracing::warn!(%gfid, %errno, "times not stored");
             None
         })
@@ -214,25 +223,25 @@ impl Store {
         &self,
         gfid: Gfid,
         at: At<'_>,
-        directory: IsDir,
+        form: Form,
         change: impl FnOnce(Option<Mdata>) -> Option<Mdata>,
     ) -> Result<Option<Mdata>, Errno> {
         let _held = self.times.lock(gfid);
-        let before = match self.memory.get(gfid) {
-            Some(known) => known.times,
-            None => read_times(at)?,
+        let (before, form) = match self.memory.get(gfid) {
+            Some(known) => (known.times, known.form),
+            None => (read_times(at)?, form),
         };
         let after = change(before);
         if let Some(times) = after.filter(|times| before != Some(*times)) {
             at.set(mdata::KEY, &times.encode(), XattrFlags::empty())?;
         }
-        self.memory.put(gfid, Known { times: after, directory: directory == IsDir::Yes });
+        self.memory.put(gfid, Known { times: after, form });
         Ok(after)
     }
 
     /// Names in a directory changed: its times, and then it as it is.
     pub(super) fn touch_parent(&self, dir: &Dir, when: Time) -> Result<Iatt, Errno> {
-        let times = self.touch(dir.gfid, dir.at(), IsDir::Yes, Touch::CtimeMtime, when);
+        let times = self.touch(dir.gfid, dir.at(), Form::Directory, Touch::CtimeMtime, when);
         Ok(self.iatt(dir.gfid, &dir.at().stat()?, times.as_ref()))
     }
 
@@ -294,19 +303,6 @@ impl Store {
         let stat = node.at().stat().map_err(|errno| self.missed(gfid, errno))?;
         let times = self.times(gfid, node.at(), &stat)?;
         Ok(self.iatt(gfid, &stat, times.as_ref()))
-    }
-}
-
-/// Whether an inode is a directory, where only the caller knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum IsDir {
-    Yes,
-    No,
-}
-
-impl From<bool> for IsDir {
-    fn from(is_dir: bool) -> Self {
-        if is_dir { Self::Yes } else { Self::No }
     }
 }
 

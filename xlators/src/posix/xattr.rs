@@ -9,7 +9,7 @@ use super::at::{At, CName};
 use super::dirs::GFID_KEY;
 use super::gfid2path;
 use super::mdata::{self, MDATA_BYTES, Mdata, Touch};
-use super::store::{IsDir, Node, Store};
+use super::store::{Node, Store};
 use crate::ctx::Ctx;
 use crate::error::Result;
 use crate::fop::{Getxattr, Listxattr, Removexattr, SetHow, Setxattr};
@@ -149,9 +149,9 @@ impl Store {
         if name == mdata::KEY {
             let bytes: &[u8; MDATA_BYTES] = value[..].try_into().map_err(|_| Errno::INVAL)?;
             let other = Mdata::decode(bytes).ok_or(Errno::INVAL)?;
-            let is_dir = IsDir::from(node.is_dir());
+            let form = node.form();
             let merge = |times: Option<Mdata>| Some(times.map_or(other, |times| times.merged(other)));
-            self.change_times(fop.gfid, node.at(), is_dir, merge)?;
+            self.change_times(fop.gfid, node.at(), form, merge)?;
             return Ok(Changed { iatt: self.stat_node(fop.gfid, node)?, cover: Cover::empty() });
         }
         if name == LINKTO_KEY && value.last() != Some(&0) {
@@ -169,7 +169,7 @@ impl Store {
         if let Node::Dir(dir) = node {
             dir.forget_facts();
         }
-        self.touch(gfid, node.at(), IsDir::from(node.is_dir()), Touch::Ctime, when);
+        self.touch(gfid, node.at(), node.form(), Touch::Ctime, when);
         Ok(Changed { iatt: self.stat_node(gfid, node)?, cover: Cover::empty() })
     }
 
