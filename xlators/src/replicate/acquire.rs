@@ -71,7 +71,8 @@ struct Asking<'a> {
 impl Asking<'_> {
     fn end(&mut self, grants: &[(usize, Epoch, Accused)]) -> Option<Pin> {
         self.open = false;
-        let (pin, recalled) = self.set.cache.asked(self.gfid, self.mode, grants, self.up);
+        let (pin, recalled, disowned) = self.set.cache.asked(self.gfid, self.mode, grants, self.up);
+        disowned.into_iter().for_each(|epoch| self.set.disown(self.gfid, epoch));
         if recalled == Recalled::GiveBack {
             self.set.give_back_when_drained(self.gfid);
         }

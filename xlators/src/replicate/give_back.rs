@@ -47,7 +47,7 @@ impl Replicate {
     }
 
     /// A grant whose request nobody waited for: whichever copy gave it gets it back.
-    fn disown(&self, gfid: Gfid, epoch: Epoch) {
+    pub(super) fn disown(&self, gfid: Gfid, epoch: Epoch) {
         let set = self.shared();
         self.runtime.spawn(async move {
             let back = set.up.get().iter().map(|copy| set.unlease_one(copy, gfid, epoch)).collect::<Vec<_>>();
@@ -59,34 +59,43 @@ impl Replicate {
     pub(super) fn give_back_when_drained(&self, gfid: Gfid) {
         let set = self.shared();
         self.runtime.spawn(async move {
-            while let Some(change) = set.cache.drained(gfid) {
-                change.await;
+            loop {
+                while let Some(change) = set.cache.drained(gfid) {
+                    change.await;
+                }
+                if set.give_back(&[gfid]).await.is_empty() {
+                    return;
+                }
             }
-            set.give_back(&[gfid]).await;
         });
     }
 
-    async fn give_back(&self, gfids: &[Gfid]) {
+    /// Give back leases under which nothing runs. Answers those that have to be given back once more.
+    async fn give_back(&self, gfids: &[Gfid]) -> Vec<Gfid> {
+        self.cache.begin_return(gfids);
         self.upcall.uncover(gfids).await;
+        let mut again = Vec::new();
         for gfids in gfids.chunks(LEASE_OBJECTS_MAX) {
-            let up = self.up.get();
-            join_all(up.iter().map(|copy| self.give_back_at(gfids, copy))).await;
-            self.cache.returned(gfids);
+            join_all((0..self.copies.len()).map(|copy| self.give_back_at(gfids, copy))).await;
+            again.extend(self.cache.end_return(gfids));
         }
+        again
     }
 
     async fn give_back_at(&self, gfids: &[Gfid], copy: usize) {
         let returns = self.cache.returns(gfids, copy);
         let ctx = self.own_ctx();
-        for (objects, keep_shared) in [(returns.dropped, false), (returns.lowered, true)] {
-            if objects.is_empty() {
+        for (objects, keep_shared) in [(&returns.dropped, false), (&returns.lowered, true)] {
+            // A copy that is not connected takes its leases back by itself, or hears of them when it recalls them.
+            if objects.is_empty() || !self.up.get().has(copy) {
                 continue;
             }
-            let told = self.copies[copy].subvol.send(&ctx, Unlease { objects, keep_shared }).await;
-            if let Err(error) = told {
+            let back = Unlease { objects: objects.clone(), keep_shared };
+            if let Err(error) = self.copies[copy].subvol.send(&ctx, back).await {
                 tracing::debug!(copy, %error, "could not give leases back; the brick will take them");
             }
         }
+        self.cache.returned(copy, &returns);
     }
 
     /// With too many leases, give back the oldest, in the background.
@@ -97,7 +106,8 @@ impl Replicate {
         let set = self.shared();
         self.runtime.spawn(async move {
             let oldest = set.cache.choose_oldest(TRIM);
-            set.give_back(&oldest).await;
+            let again = set.give_back(&oldest).await;
+            again.into_iter().for_each(|gfid| set.give_back_when_drained(gfid));
             set.trimming.store(false, Ordering::Release);
         });
     }

@@ -54,6 +54,8 @@ struct Entry {
     pins: u32,
     /// Somebody wants it (or it is to leave the cache): what may stay is less than this.
     recalled: Option<LeaseMode>,
+    /// A recall came since it began to be given back, perhaps for a grant that came since, too.
+    recalled_again: bool,
     /// A request for it is under way.
     asking: bool,
     /// Recalls of grants whose answer we have not seen yet.
@@ -78,6 +80,7 @@ impl Entry {
             blamed: Accused::default(),
             pins: 0,
             recalled: None,
+            recalled_again: false,
             asking: false,
             early: Vec::new(),
             unsettled: false,
@@ -104,6 +107,16 @@ impl Entry {
 
     fn epochs(&self) -> Epochs {
         self.at.iter().map(|at| at.grant.map(|(epoch, _)| epoch)).collect()
+    }
+
+    fn recall(&mut self, epoch: Epoch, wanted: LeaseMode) -> Recalled {
+        if !self.at.iter().any(|at| at.grant.is_some_and(|(held, _)| held == epoch)) {
+            return Recalled::Unknown;
+        }
+        let first = self.recalled.is_none();
+        self.recalled = self.recalled.max(Some(wanted));
+        self.recalled_again = true;
+        if first { Recalled::GiveBack } else { Recalled::Noted }
     }
 
     fn is_idle(&self) -> bool {
@@ -269,15 +282,15 @@ impl Cache {
 
     /// The request that `want` told us to make has ended with these grants. If they complete the lease, it is pinned
     /// in the same step, so that whoever waited its turn gets at least one fop through; a recall that overtook the
-    /// answer is returned, and must be served after that.
+    /// answer is returned, and must be served after that. So are recalled grants that are none of ours after all.
     pub(super) fn asked(
         &self,
         gfid: Gfid,
         mode: LeaseMode,
         grants: &[(usize, Epoch, Accused)],
         up: CopySet,
-    ) -> (Option<Pin>, Recalled) {
-        let mut recalled = Recalled::Noted;
+    ) -> (Option<Pin>, Recalled, Vec<Epoch>) {
+        let (mut recalled, mut disowned) = (Recalled::Noted, Vec::new());
         let pin = self.with(gfid, |entry| {
             entry.asking = false;
             entry.since = self.grants.fetch_add(1, Ordering::AcqRel) + 1;
@@ -292,17 +305,16 @@ impl Cache {
             let complete = entry.recalled.is_none() && holding == up && self.rule.holds(holding);
             let pin = complete.then(|| self.pin(gfid, entry, mode));
             for (epoch, wanted) in std::mem::take(&mut entry.early) {
-                if entry.at.iter().any(|at| at.grant.is_some_and(|(held, _)| held == epoch)) {
-                    if entry.recalled.is_none() {
-                        recalled = Recalled::GiveBack;
-                    }
-                    entry.recalled = entry.recalled.max(Some(wanted));
+                match entry.recall(epoch, wanted) {
+                    Recalled::GiveBack => recalled = Recalled::GiveBack,
+                    Recalled::Noted => {}
+                    Recalled::Unknown => disowned.push(epoch),
                 }
             }
             entry.wake();
             pin
         });
-        (pin.flatten(), recalled)
+        (pin.flatten(), recalled, disowned)
     }
 
     /// A new object came with a lease from these copies.
@@ -407,16 +419,12 @@ impl Cache {
     /// A recall came.
     pub(super) fn recall(&self, gfid: Gfid, epoch: Epoch, wanted: LeaseMode) -> Recalled {
         let noted = self.with(gfid, |entry| {
-            if entry.at.iter().any(|at| at.grant.is_some_and(|(held, _)| held == epoch)) {
-                let first = entry.recalled.is_none();
-                entry.recalled = entry.recalled.max(Some(wanted));
-                if first { Recalled::GiveBack } else { Recalled::Noted }
-            } else if entry.asking {
+            let noted = entry.recall(epoch, wanted);
+            if noted == Recalled::Unknown && entry.asking {
                 entry.early.push((epoch, wanted));
-                Recalled::Noted
-            } else {
-                Recalled::Unknown
+                return Recalled::Noted;
             }
+            noted
         });
         noted.unwrap_or(Recalled::Unknown)
     }
@@ -426,6 +434,13 @@ impl Cache {
         let mut shard = self.shard(gfid);
         let entry = shard.peek_mut(&gfid)?;
         (entry.pins > 0).then(|| entry.wait())
+    }
+
+    /// These are on their way back from here on.
+    pub(super) fn begin_return(&self, gfids: &[Gfid]) {
+        for &gfid in gfids {
+            self.with(gfid, |entry| entry.recalled_again = false);
+        }
     }
 
     /// What to tell `copy` of leases that are given back.
@@ -443,27 +458,37 @@ impl Cache {
         returns
     }
 
-    /// The copies were told. What stays is shared; the rest is forgotten, and whoever waits asks anew.
-    pub(super) fn returned(&self, gfids: &[Gfid]) {
-        for &gfid in gfids {
-            self.with(gfid, |entry| {
-                let keep = entry.recalled == Some(LeaseMode::Shared);
-                for at in &mut entry.at {
-                    *at = match at.grant {
-                        Some((epoch, LeaseMode::Exclusive)) if keep => {
-                            AtCopy { grant: Some((epoch, LeaseMode::Shared)), changes: Some(0) }
-                        }
-                        _ => AtCopy::default(),
-                    };
+    /// A copy was told. A grant that came meanwhile is another one, and stays.
+    pub(super) fn returned(&self, copy: usize, returns: &Returns) {
+        let both = returns.dropped.iter().map(|s| (s, None));
+        let both = both.chain(returns.lowered.iter().map(|s| (s, Some((s.epoch, LeaseMode::Shared)))));
+        for (settled, grant) in both {
+            self.with(settled.gfid, |entry| {
+                let at = &mut entry.at[copy];
+                if at.grant.is_some_and(|(epoch, _)| epoch == settled.epoch) {
+                    *at = AtCopy { grant, changes: grant.map(|_| 0) };
                 }
-                if !keep {
+            });
+        }
+    }
+
+    /// All copies were told, and whoever waits may ask anew. Answers what was recalled again meanwhile.
+    pub(super) fn end_return(&self, gfids: &[Gfid]) -> Vec<Gfid> {
+        let again = |&gfid: &Gfid| {
+            self.with(gfid, |entry| {
+                if entry.recalled_again {
+                    return true;
+                }
+                if entry.holds_nothing() {
                     (entry.accused, entry.blamed) = (Accused::default(), Accused::default());
                 }
                 entry.unsettled = false;
                 entry.recalled = None;
                 entry.wake();
-            });
-        }
+                false
+            })
+        };
+        gfids.iter().copied().filter(|gfid| again(gfid) == Some(true)).collect()
     }
 
     /// Choose up to `count` leases that were not used for long, and mark them as being given back.
