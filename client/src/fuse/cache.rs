@@ -12,9 +12,10 @@
 //!   promise itself. An inode that it did not know then is `suspect`: told again at the next request.
 //! - Answers to CREATE, SETATTR and the like are not compared, so they never promise attributes.
 //! - Names from READDIRPLUS get the epoch of their arrival: a recall waits until the listing has
-//!   been digested (the next request for it shows that), or for [`DIGEST_TIME`], and tells again.
+//!   been digested (the next request of the thread that asked shows that), or for [`DIGEST_TIME`], and tells again.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -93,14 +94,21 @@ impl KernelCache {
         if cover.contains(Cover::ATTRS) { Promise::Covered } else { Promise::Now }
     }
 
-    /// A listing with promises in it is on its way to the kernel.
-    pub(crate) fn listing_sent(&self, fh: u64) {
-        self.listings.on_their_way.lock().insert(fh, Instant::now());
+    /// A listing with promises in it is on its way to this thread.
+    pub(crate) fn listing_sent(&self, thread: u32) {
+        let mut on_their_way = self.listings.on_their_way.lock();
+        on_their_way.insert(thread, Instant::now());
+        self.listings.count.store(on_their_way.len(), Ordering::Release);
     }
 
-    /// The kernel has digested what it got of that listing.
-    pub(crate) fn listing_digested(&self, fh: u64) {
-        if self.listings.on_their_way.lock().remove(&fh).is_some() {
+    /// This thread asks for something: what it was sent before has been digested.
+    pub(crate) fn asks(&self, thread: u32) {
+        if self.listings.count.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let mut on_their_way = self.listings.on_their_way.lock();
+        if on_their_way.remove(&thread).is_some() {
+            self.listings.count.store(on_their_way.len(), Ordering::Release);
             self.listings.digested.notify_waiters();
         }
     }
@@ -170,10 +178,12 @@ impl Upcall for KernelCache {
     }
 }
 
-/// Listings that the kernel has been sent and may not have digested.
+/// Listings that threads have been sent and may not have digested.
 #[derive(Debug, Default)]
 struct Listings {
-    on_their_way: Mutex<HashMap<u64, Instant, foldhash::fast::RandomState>>,
+    on_their_way: Mutex<HashMap<u32, Instant, foldhash::fast::RandomState>>,
+    /// How many those are, to be looked at without the lock.
+    count: AtomicUsize,
     digested: Notify,
 }
 
@@ -193,6 +203,7 @@ impl Listings {
             let oldest = {
                 let mut on_their_way = self.on_their_way.lock();
                 on_their_way.retain(|_, sent| sent.elapsed() < DIGEST_TIME);
+                self.count.store(on_their_way.len(), Ordering::Release);
                 on_their_way.values().filter(|sent| **sent <= start).min().copied()
             };
             let Some(oldest) = oldest else {

@@ -34,6 +34,15 @@ enum Want {
     Inodes,
 }
 
+/// The part of a listing that the kernel asks for.
+#[derive(Clone, Copy, Debug)]
+struct Slice {
+    fh: u64,
+    offset: u64,
+    size: u32,
+    want: Want,
+}
+
 /// Whether the attributes of a page may be handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fresh {
@@ -49,8 +58,12 @@ impl Server {
                 let fh = self.cache.opens.insert_dir(gfid);
                 Ok(Answer::Opened(Opened { fh, flags: OpenedFlags::empty() }))
             }
-            Op::Readdir { fh, offset, size } => self.list(ctx, nodeid, (fh, offset, size), Want::Names).await,
-            Op::Readdirplus { fh, offset, size } => self.list(ctx, nodeid, (fh, offset, size), Want::Inodes).await,
+            Op::Readdir { fh, offset, size } => {
+                self.list(ctx, nodeid, Slice { fh, offset, size, want: Want::Names }).await
+            }
+            Op::Readdirplus { fh, offset, size } => {
+                self.list(ctx, nodeid, Slice { fh, offset, size, want: Want::Inodes }).await
+            }
             Op::Releasedir { fh } => self.releasedir(ctx, fh).await,
             Op::Fsyncdir { what, .. } => {
                 self.send(ctx, Fsync { gfid, fd: None, data_only: what == SyncWhat::Data }).await?;
@@ -61,7 +74,6 @@ impl Server {
     }
 
     async fn releasedir(&self, ctx: &Ctx, fh: u64) -> Result<Answer> {
-        self.cache.listing_digested(fh);
         if let Some(dir) = self.cache.opens.remove_dir(fh)
             && dir.told.load(Ordering::Relaxed)
         {
@@ -70,9 +82,10 @@ impl Server {
         Ok(Answer::Empty)
     }
 
-    async fn list(&self, ctx: &Ctx, nodeid: u64, (fh, offset, size): (u64, u64, u32), want: Want) -> Result<Answer> {
+    async fn list(&self, ctx: &Ctx, nodeid: u64, slice: Slice) -> Result<Answer> {
+        let Slice { fh, offset, size, want } = slice;
+        let thread = ctx.caller.pid.cast_unsigned();
         let dir = self.cache.opens.dir(fh)?;
-        self.cache.listing_digested(fh);
         let mut listing = Listing::new(size);
         if offset < AFTER_DOTS && self.push_dots(&mut listing, nodeid, offset, want)? == Room::Full {
             return Ok(listing.finish());
@@ -91,7 +104,7 @@ impl Server {
             };
             let (room, promised) = self.push_page(&mut listing, dir.number.gfid, &mut page, want, fresh);
             if promised {
-                self.cache.listing_sent(fh);
+                self.cache.listing_sent(thread);
             }
             after = page.after;
             let end = page.end && page.entries.is_empty();

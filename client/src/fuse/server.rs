@@ -236,6 +236,7 @@ impl Handler for Server {
 
     async fn call(self: Arc<Self>, request: Request) -> Answer {
         let Request { header, op } = request;
+        self.cache.asks(header.pid);
         self.cache.repeat_if_suspect(header.nodeid);
         let ctx = self.ctx(&header);
         match self.serve(&ctx, header.nodeid, op).await {
