@@ -10,6 +10,7 @@ pub mod contender;
 pub mod disk;
 pub mod floor;
 pub mod glusterfs;
+pub mod handles;
 pub mod moosefs;
 pub mod mortar;
 pub mod namespace;
