@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use mortar_xlators::ctx::{Caller, Ctx};
 use mortar_xlators::error::{Errno, FopError};
-use mortar_xlators::fop::{Lease, Place, Setattr, Settled, Unlease, Unlink};
+use mortar_xlators::fop::{Lease, Place, Readdir, Setattr, Settled, Unlease, Unlink};
 use mortar_xlators::graph::Quorum;
 use mortar_xlators::leases::{Config, Leases, Start};
 use mortar_xlators::types::LeaseMode::{Exclusive, Shared};
@@ -251,11 +251,48 @@ async fn removing_a_name_recalls_what_others_hold_on_the_inode() {
     let set = Set::new(3, Quorum::Auto);
     let (a, b) = (set.client(), set.client());
     a.create(Gfid::ROOT, "f", gfid(42), "one").await.expect("created");
+    assert_eq!(b.read(gfid(42)).await.as_deref(), Ok("one"));
     assert_eq!(b.getattr(gfid(42)).await.expect("there").cover, Cover::ATTRS);
     let only = mortar_xlators::fop::Only::Any;
     a.send(Unlink { parent: Gfid::ROOT, name: name("f"), only, when: when(2) }).await.expect("removed");
     assert!(b.upcall.0.lock().contains(&gfid(42)));
     assert!(b.getattr(gfid(42)).await.is_err());
+}
+
+#[tokio::test]
+async fn a_look_at_a_file_does_not_disturb_who_writes_it() {
+    let set = Set::new(3, Quorum::Auto);
+    let (a, b) = (set.client(), set.client());
+    a.mkdir(Gfid::ROOT, "d", gfid(10)).await.expect("made");
+    a.create(gfid(10), "f", gfid(42), "").await.expect("created");
+    for size in 1..4 {
+        a.write(gfid(42), Place::End, "x").await.expect("written");
+        let found = b.getattr(gfid(42)).await.expect("there");
+        assert_eq!((found.iatt.size, found.cover), (size, Cover::empty()));
+    }
+    assert_eq!(*a.upcall.0.lock(), []);
+}
+
+#[tokio::test]
+async fn what_a_listing_showed_is_covered_until_somebody_changes_it() {
+    for copies in [1, 3] {
+        let set = Set::new(copies, Quorum::Auto);
+        let (a, b) = (set.client(), set.client());
+        a.create(Gfid::ROOT, "f", gfid(42), "one").await.expect("created");
+        a.create(Gfid::ROOT, "g", gfid(43), "two").await.expect("created");
+        a.set.forget_everything().await;
+        let list = Readdir { gfid: Gfid::ROOT, fd: None, after: 0, bytes_max: 4096, attrs: true };
+        let page = b.send(list).await.expect("listed");
+        assert!(page.entries.iter().all(|e| e.found.as_ref().is_some_and(|f| f.cover == Cover::NAME | Cover::ATTRS)));
+        set.take_log();
+        assert_eq!(b.getattr(gfid(42)).await.expect("there").cover, Cover::ATTRS);
+        let looked = b.lookup(Gfid::ROOT, "g").await.expect("looked").found.expect("found");
+        assert_eq!(looked.cover, Cover::NAME | Cover::ATTRS);
+        assert!(!set.take_log().contains("Lease"), "leases are there already");
+        a.write(gfid(43), Place::At(0), "three").await.expect("written");
+        assert_eq!(*b.upcall.0.lock(), [gfid(43)]);
+        assert_eq!(b.getattr(gfid(43)).await.expect("there").iatt.size, 5);
+    }
 }
 
 #[tokio::test]

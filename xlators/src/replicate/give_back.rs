@@ -112,6 +112,18 @@ impl Replicate {
         });
     }
 
+    /// Give back every lease that is not in use: before a volume is left, or to start anew.
+    pub async fn forget_everything(&self) {
+        loop {
+            let oldest = self.cache.choose_oldest(TRIM);
+            if oldest.is_empty() {
+                return;
+            }
+            let again = self.give_back(&oldest).await;
+            again.into_iter().for_each(|gfid| self.give_back_when_drained(gfid));
+        }
+    }
+
     /// Something was changed: when it has been left alone for a while, say that every copy has it.
     pub(super) fn settle_soon(&self) {
         if self.settling.load(Ordering::Relaxed) || self.settling.swap(true, Ordering::AcqRel) {

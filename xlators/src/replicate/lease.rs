@@ -272,6 +272,19 @@ impl Cache {
         })
     }
 
+    /// Those of `gfids` of which no copy has granted anything, and for which nobody asks: the caller asks for all of
+    /// them, and must call `gathered` for each whatever happens.
+    pub(super) fn want_many(&self, gfids: impl Iterator<Item = Gfid>) -> Vec<Gfid> {
+        let free = |gfid: &Gfid| {
+            self.with_new(*gfid, |entry| {
+                let free = entry.is_idle() && entry.holds_nothing();
+                entry.asking |= free;
+                free
+            })
+        };
+        gfids.filter(free).collect()
+    }
+
     fn pin(&self, gfid: Gfid, entry: &mut Entry, mode: LeaseMode) -> Pin {
         entry.pins += 1;
         if mode == LeaseMode::Exclusive {
@@ -290,31 +303,54 @@ impl Cache {
         grants: &[(usize, Epoch, Accused)],
         up: CopySet,
     ) -> (Option<Pin>, Recalled, Vec<Epoch>) {
-        let (mut recalled, mut disowned) = (Recalled::Noted, Vec::new());
-        let pin = self.with(gfid, |entry| {
-            entry.asking = false;
-            entry.since = self.grants.fetch_add(1, Ordering::AcqRel) + 1;
-            for &(copy, epoch, accused) in grants {
-                let at = &mut entry.at[copy];
-                if at.grant.is_none_or(|(old, _)| old != epoch) {
-                    *at = AtCopy { grant: Some((epoch, mode)), changes: Some(0) };
-                }
-                entry.accused.merge(accused);
-            }
-            let holding = entry.holding(mode).and(up);
-            let complete = entry.recalled.is_none() && holding == up && self.rule.holds(holding);
-            let pin = complete.then(|| self.pin(gfid, entry, mode));
-            for (epoch, wanted) in std::mem::take(&mut entry.early) {
-                match entry.recall(epoch, wanted) {
-                    Recalled::GiveBack => recalled = Recalled::GiveBack,
-                    Recalled::Noted => {}
-                    Recalled::Unknown => disowned.push(epoch),
-                }
-            }
-            entry.wake();
-            pin
+        let ended = self.with(gfid, |entry| {
+            let pin = |entry: &mut Entry| self.pin(gfid, entry, mode);
+            self.install(entry, mode, grants, up, pin)
         });
-        (pin.flatten(), recalled, disowned)
+        ended.unwrap_or((None, Recalled::Noted, Vec::new()))
+    }
+
+    /// As `asked`, for a shared lease that no fop waits for.
+    pub(super) fn gathered(
+        &self,
+        gfid: Gfid,
+        grants: &[(usize, Epoch, Accused)],
+        up: CopySet,
+    ) -> (Recalled, Vec<Epoch>) {
+        let ended = self.with(gfid, |entry| self.install(entry, LeaseMode::Shared, grants, up, |_| ()));
+        ended.map_or((Recalled::Noted, Vec::new()), |(_, recalled, disowned)| (recalled, disowned))
+    }
+
+    fn install<T>(
+        &self,
+        entry: &mut Entry,
+        mode: LeaseMode,
+        grants: &[(usize, Epoch, Accused)],
+        up: CopySet,
+        use_at_once: impl FnOnce(&mut Entry) -> T,
+    ) -> (Option<T>, Recalled, Vec<Epoch>) {
+        entry.asking = false;
+        entry.since = self.grants.fetch_add(1, Ordering::AcqRel) + 1;
+        for &(copy, epoch, accused) in grants {
+            let at = &mut entry.at[copy];
+            if at.grant.is_none_or(|(old, _)| old != epoch) {
+                *at = AtCopy { grant: Some((epoch, mode)), changes: Some(0) };
+            }
+            entry.accused.merge(accused);
+        }
+        let holding = entry.holding(mode).and(up);
+        let complete = entry.recalled.is_none() && holding == up && self.rule.holds(holding);
+        let used = complete.then(|| use_at_once(entry));
+        let (mut recalled, mut disowned) = (Recalled::Noted, Vec::new());
+        for (epoch, wanted) in std::mem::take(&mut entry.early) {
+            match entry.recall(epoch, wanted) {
+                Recalled::GiveBack => recalled = Recalled::GiveBack,
+                Recalled::Noted => {}
+                Recalled::Unknown => disowned.push(epoch),
+            }
+        }
+        entry.wake();
+        (used, recalled, disowned)
     }
 
     /// A new object came with a lease from these copies.

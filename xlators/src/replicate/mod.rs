@@ -12,6 +12,7 @@
 mod acquire;
 mod copies;
 mod finish;
+mod gather;
 mod give_back;
 mod lease;
 mod members;

@@ -85,6 +85,9 @@ impl Replicate {
 
     pub(super) async fn getattr(&self, ctx: &Ctx, fop: Getattr) -> Result<Reply> {
         let (gfid, fop) = (fop.gfid, Fop::Getattr(fop));
+        if let Some(found) = self.getattr_with_lease(ctx, gfid).await? {
+            return Ok(Reply::Getattr(*found));
+        }
         for _ in 0..ATTEMPTS {
             let pins = self.pin(ctx, &fop.leases()).await?;
             let mut order = self.readable(&pins, FopKind::Getattr);
@@ -109,7 +112,7 @@ impl Replicate {
         Err(FopError::Fenced)
     }
 
-    fn attrs_cover(&self, gfid: Gfid, then: u64) -> Cover {
+    pub(super) fn attrs_cover(&self, gfid: Gfid, then: u64) -> Cover {
         if self.cache.covers(gfid, self.up.get(), then) { Cover::ATTRS } else { Cover::empty() }
     }
 
@@ -132,9 +135,20 @@ impl Replicate {
             if self.somebody_blames(&pins) && looked.found.is_some() {
                 looked = self.choose_by_marks(ctx, &fop, &pins, (copy, looked)).await?;
             }
+            let doubt = self.somebody_blames(&pins);
             looked.cover = self.name_cover(parent, then);
+            drop(pins);
             if let Some(found) = &mut looked.found {
-                found.cover = looked.cover | self.attrs_cover(found.iatt.gfid, then);
+                found.cover = self.attrs_cover(found.iatt.gfid, then);
+                if found.cover.is_empty()
+                    && !doubt
+                    && let Some(leased) = self.getattr_with_lease(ctx, found.iatt.gfid).await?
+                {
+                    *found = leased;
+                }
+            }
+            if let Some(found) = &mut looked.found {
+                found.cover |= looked.cover;
             }
             return Ok(Reply::Lookup(looked));
         }
@@ -172,7 +186,7 @@ impl Replicate {
     }
 
     /// The attributes of a child as one copy has them may be believed.
-    fn may_answer(&self, found: &Found, copy: usize, accused: Accused) -> bool {
+    pub(super) fn may_answer(&self, found: &Found, copy: usize, accused: Accused) -> bool {
         let blamed = match found.iatt.kind {
             Kind::Dir => accused.of(Class::Metadata),
             _ => accused.of(Class::Metadata).or(accused.of(Class::Data)),
@@ -202,14 +216,21 @@ impl Replicate {
                 Ok((copy, Reply::Readdir(page))) => (copy, page),
                 other => return other.map(|(_, reply)| reply),
             };
-            if attrs && self.somebody_blames(&pins) {
+            let doubt = self.somebody_blames(&pins);
+            if attrs && doubt {
                 self.choose_attrs_by_marks(ctx, &fop, &pins, copy, &mut page.entries).await;
             }
             let name = self.name_cover(gfid, then);
-            for entry in &mut page.entries {
-                if let Some(found) = &mut entry.found {
-                    found.cover = name | self.attrs_cover(found.iatt.gfid, then);
-                }
+            drop(pins);
+            for found in page.entries.iter_mut().filter_map(|entry| entry.found.as_mut()) {
+                found.cover = self.attrs_cover(found.iatt.gfid, then);
+            }
+            if attrs && !doubt && self.has_room() {
+                let bare = page.entries.iter_mut().filter_map(|entry| entry.found.as_mut());
+                self.gather(ctx, copy, bare.filter(|found| found.cover.is_empty())).await;
+            }
+            for found in page.entries.iter_mut().filter_map(|entry| entry.found.as_mut()) {
+                found.cover |= name;
             }
             return Ok(Reply::Readdir(page));
         }
