@@ -2,6 +2,10 @@
 //!
 //! Over a layer that records what reaches it and answers what it was told to, so that nothing here depends on a disk.
 
+#[path = "wire/hostile.rs"]
+mod hostile;
+#[path = "wire/proxy.rs"]
+mod proxy;
 #[path = "wire/samples.rs"]
 mod samples;
 
@@ -276,6 +280,53 @@ async fn a_brick_that_dies_hangs_nobody_and_is_found_when_it_is_back() {
     pair.brick = Brick::start_over(config(&pair.volume, &address, term), stack(&recorder)).await.unwrap();
     assert_eq!(until(&pair.remote, Health::is_up).await, Health::Up { session: 2 });
     assert_eq!(pair.remote.call(&ctx, rmdir(1).into()).await.unwrap_err(), Errno::NOSYS.into());
+}
+
+/// A client behind a network that can be cut.
+async fn behind_a_proxy() -> (Pair, proxy::Proxy) {
+    let mut pair = Pair::new().await;
+    let proxy = proxy::Proxy::before(pair.brick.address()).await;
+    let (notices_tx, notices) = mpsc::unbounded_channel();
+    // Another client, so that the first one's session is not taken for its former life.
+    pair.client = ClientId(12);
+    pair.remote = Remote::connect(&spec(&proxy.address), pair.volume.id, pair.client, notices_tx);
+    pair.notices = notices;
+    assert_eq!(until(&pair.remote, Health::is_up).await, Health::Up { session: 1 });
+    (pair, proxy)
+}
+
+#[tokio::test]
+async fn a_request_that_runs_while_the_network_breaks_is_not_run_again() {
+    let (pair, proxy) = behind_a_proxy().await;
+    let gate = pair.recorder.hold(FopKind::Rmdir);
+    let (ctx, remote) = (pair.ctx(), Arc::clone(&pair.remote));
+    let asked = tokio::spawn(async move { remote.call(&ctx, rmdir(1).into()).await });
+    while pair.recorder.calls.load(Ordering::SeqCst) < 1 {
+        tokio::task::yield_now().await;
+    }
+    proxy.cut();
+    // The answer to another request shows that the connection is back, and the first request was sent again.
+    let ctx = pair.ctx();
+    let other = Getattr { gfid: gfid(2), fd: None, exact: AttrMask::all() };
+    assert_eq!(pair.remote.call(&ctx, other.into()).await.unwrap_err(), Errno::NOSYS.into());
+    gate.notify_one();
+    assert_eq!(asked.await.unwrap().unwrap_err(), Errno::NOSYS.into());
+    assert_eq!(pair.recorder.calls.load(Ordering::SeqCst), 2);
+    assert_eq!(*pair.remote.health().borrow(), Health::Up { session: 1 });
+}
+
+#[tokio::test]
+async fn an_answer_that_the_network_lost_is_given_again() {
+    let (pair, proxy) = behind_a_proxy().await;
+    proxy.swallow_answers();
+    let (ctx, remote) = (pair.ctx(), Arc::clone(&pair.remote));
+    let asked = tokio::spawn(async move { remote.call(&ctx, rmdir(1).into()).await });
+    while pair.recorder.calls.load(Ordering::SeqCst) < 1 {
+        tokio::task::yield_now().await;
+    }
+    proxy.cut();
+    assert_eq!(asked.await.unwrap().unwrap_err(), Errno::NOSYS.into());
+    assert_eq!(pair.recorder.calls.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]

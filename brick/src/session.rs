@@ -56,13 +56,16 @@ pub(crate) struct Heard {
     last_ms: AtomicU64,
     requests: AtomicU64,
     answers: AtomicU64,
+    /// The session is over: said by the client, by its silence, or by its next life.
+    end: watch::Sender<bool>,
 }
 
 impl Heard {
     fn new(client: ClientId, peer: String) -> Self {
         let began = Instant::now();
         let zero = AtomicU64::default;
-        Self { client, peer: Mutex::new(peer), began, last_ms: zero(), requests: zero(), answers: zero() }
+        let (peer, end) = (Mutex::new(peer), watch::Sender::new(false));
+        Self { client, peer, began, last_ms: zero(), requests: zero(), answers: zero(), end }
     }
 
     fn now(&self) {
@@ -81,6 +84,11 @@ impl Heard {
     fn in_flight(&self) -> u64 {
         let answers = self.answers.load(Ordering::Relaxed);
         self.requests.load(Ordering::Relaxed).saturating_sub(answers)
+    }
+
+    /// The session is over.
+    fn end(&self) {
+        self.end.send_replace(true);
     }
 
     fn silence(&self) -> Duration {
@@ -102,7 +110,6 @@ struct Session {
     data: mpsc::Sender<Connection>,
     control: mpsc::Sender<Connection>,
     notices: Notices,
-    end: watch::Sender<bool>,
     ended: watch::Receiver<bool>,
     /// The lanes and the keeper.
     tasks: Vec<AbortHandle>,
@@ -148,7 +155,7 @@ impl Sessions {
             let former = {
                 let mut all = self.all.lock();
                 match all.get(&client) {
-                    Some(session) if session.nonce == hello.nonce && !*session.end.borrow() => {
+                    Some(session) if session.nonce == hello.nonce && !*session.heard.end.borrow() => {
                         peer.clone_into(&mut session.heard.peer.lock());
                         session.heard.now();
                         return Ok(Met::Known);
@@ -163,7 +170,7 @@ impl Sessions {
                     }
                 }
             };
-            former.end.send_replace(true);
+            former.heard.end();
             let mut ended = former.ended.clone();
             let waited = tokio::time::timeout(FORMER_SESSION_WAIT, ended.wait_for(|ended| *ended)).await;
             if waited.is_err() {
@@ -195,18 +202,26 @@ impl Sessions {
         let (_, no_notices) = mpsc::unbounded_channel();
         let (data, data_rx) = mpsc::channel(1);
         let (control, control_rx) = mpsc::channel(1);
-        let (end, end_rx) = watch::channel(false);
         let (ended_tx, ended) = watch::channel(false);
         let lane = || Lane::new(Arc::clone(&self.top), Arc::clone(&heard));
         let lanes = [
-            tokio::spawn(lane().run(Inputs { connections: data_rx, notices: no_notices, end: end_rx.clone() })),
-            tokio::spawn(lane().run(Inputs { connections: control_rx, notices: notices_rx, end: end_rx.clone() })),
+            tokio::spawn(lane().run(Inputs { connections: data_rx, notices: no_notices, end: heard.end.subscribe() })),
+            tokio::spawn(lane().run(Inputs {
+                connections: control_rx,
+                notices: notices_rx,
+                end: heard.end.subscribe(),
+            })),
         ];
         let mut tasks: Vec<_> = lanes.iter().map(JoinHandle::abort_handle).collect();
-        let keeper = Keeper { sessions: Arc::clone(self), heard: Arc::clone(&heard), end: end_rx, ended: ended_tx };
+        let keeper = Keeper {
+            sessions: Arc::clone(self),
+            heard: Arc::clone(&heard),
+            end: heard.end.subscribe(),
+            ended: ended_tx,
+        };
         let blames = tell_blames(self.clients.blames(), notices.clone());
         tasks.push(tokio::spawn(keeper.keep(lanes, blames)).abort_handle());
-        Arc::new(Session { nonce, heard, data, control, notices, end, ended, tasks })
+        Arc::new(Session { nonce, heard, data, control, notices, ended, tasks })
     }
 
     /// Stop every task at once, as a crash would.
@@ -224,7 +239,7 @@ impl Sessions {
             self.clients.stopped();
         }
         for session in &all {
-            session.end.send_replace(true);
+            session.heard.end();
         }
         for session in all {
             // An error says that the keeper is gone, so the session has ended.
@@ -266,10 +281,7 @@ impl Keeper {
             _ = &mut data => "its data lane broke",
             _ = &mut control => "its control lane broke",
         };
-        let session = self.sessions.all.lock().get(&client).cloned();
-        if let Some(session) = session {
-            session.end.send_replace(true);
-        }
+        self.heard.end();
         for lane in [data, control] {
             if !lane.is_finished()
                 && let Err(error) = lane.await

@@ -13,6 +13,7 @@ mod lane;
 mod link;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use mortar_xlators::ctx::Ctx;
@@ -23,17 +24,20 @@ use mortar_xlators::reply::Reply;
 use mortar_xlators::types::ClientId;
 use mortar_xlators::xlator::{Health, Notices, Subvol, Xlator};
 use tokio::sync::watch;
-use tokio::task::AbortHandle;
 use uuid::Uuid;
 
 use self::lane::Lane;
 
+/// How long a goodbye may take to reach the brick.
+const GOODBYE_WAIT: Duration = Duration::from_secs(1);
+
 /// A brick, as a client's graph holds it.
+///
+/// Dropping it says goodbye to the brick in the background; [`Remote::close`] waits until that is done, for a process
+/// that ends.
 #[derive(Debug)]
 pub struct Remote {
     shared: Arc<Shared>,
-    /// The task that keeps the connections; it ends with the layer.
-    keeper: AbortHandle,
 }
 
 /// What the layer and its tasks share.
@@ -48,12 +52,19 @@ struct Shared {
     control: Arc<Lane>,
     health: watch::Sender<Health>,
     notices: Notices,
+    /// The layer is no longer wanted.
+    leaving: watch::Sender<bool>,
 }
 
 impl Remote {
+    /// The layer for a brick, as a graph holds it.
+    pub fn connect(brick: &BrickSpec, volume_id: Uuid, client: ClientId, notices: Notices) -> Subvol {
+        Self::open(brick, volume_id, client, notices)
+    }
+
     /// The layer for a brick, which it begins to connect to. `client` is the same for all bricks of one graph. Needs a
     /// runtime, and stays on it.
-    pub fn connect(brick: &BrickSpec, volume_id: Uuid, client: ClientId, notices: Notices) -> Subvol {
+    pub fn open(brick: &BrickSpec, volume_id: Uuid, client: ClientId, notices: Notices) -> Arc<Self> {
         let shared = Arc::new(Shared {
             brick: brick.clone(),
             volume_id,
@@ -62,21 +73,47 @@ impl Remote {
             control: Lane::new(),
             health: watch::Sender::new(Health::Down),
             notices,
+            leaving: watch::Sender::new(false),
         });
-        let keeper = tokio::spawn(link::keep(Arc::clone(&shared))).abort_handle();
-        Arc::new(Self { shared, keeper })
+        let leaving = shared.leaving.subscribe();
+        let keep = link::keep(Arc::clone(&shared));
+        tokio::spawn(async move {
+            tokio::select! {
+                () = keep => {}
+                () = left(leaving) => {}
+            }
+        });
+        Arc::new(Self { shared })
     }
+
+    /// Say goodbye, so that the brick gives this client's leases to others at once. Waits a second at most.
+    pub async fn close(&self) {
+        let mut health = self.shared.health.subscribe();
+        self.shared.leave();
+        // Either way there is nothing more to do.
+        let _ = tokio::time::timeout(GOODBYE_WAIT, health.wait_for(|health| !health.is_up())).await;
+    }
+}
+
+/// The layer is dropped, and had time to say goodbye.
+async fn left(mut leaving: watch::Receiver<bool>) {
+    // An error says that the layer is gone as well.
+    let _ = leaving.wait_for(|leaving| *leaving).await;
+    tokio::time::sleep(GOODBYE_WAIT).await;
 }
 
 impl Drop for Remote {
     fn drop(&mut self) {
-        self.keeper.abort();
-        self.shared.data.down();
-        self.shared.control.down();
+        self.shared.leave();
     }
 }
 
 impl Shared {
+    fn leave(&self) {
+        self.leaving.send_replace(true);
+        self.control.goodbye();
+    }
+
     fn lane(&self, fop: &Fop) -> &Arc<Lane> {
         match fop {
             Fop::Lease(_) | Fop::Unlease(_) | Fop::Settle(_) => &self.control,

@@ -31,7 +31,7 @@ impl<T, U> Default for Presized<T, U> {
 }
 
 /// What can be written as one message.
-pub trait Encodes: Send + 'static {
+pub trait Encodes: Send + Sync + 'static {
     /// How many bytes it takes.
     fn bytes(&self) -> usize;
     /// Write it.
@@ -114,19 +114,22 @@ pub struct ClientFrame {
     pub acknowledged: Vec<u64>,
     /// To be sent back.
     pub heartbeat: Option<u64>,
+    /// The session ends.
+    pub goodbye: bool,
 }
 
 impl Encodes for ClientFrame {
     fn bytes(&self) -> usize {
-        use prost::encoding::{key_len, message, uint64};
+        use prost::encoding::{bool, key_len, message, uint64};
         let hello = self.hello.as_ref().map_or(0, |hello| message::encoded_len(1, hello));
         let requests = self.requests.iter().map(|request| message::encoded_len(2, &**request)).sum::<usize>();
         let heartbeat = self.heartbeat.map_or(0, |number| uint64::encoded_len(4, &number));
-        hello + requests + heartbeat + uint64::encoded_len_packed(3, &self.acknowledged) + key_len(3)
+        let goodbye = if self.goodbye { bool::encoded_len(5, &true) } else { 0 };
+        hello + requests + heartbeat + goodbye + uint64::encoded_len_packed(3, &self.acknowledged) + key_len(3)
     }
 
     fn write(&self, buf: &mut impl BufMut) {
-        use prost::encoding::{message, uint64};
+        use prost::encoding::{bool, message, uint64};
         if let Some(hello) = &self.hello {
             message::encode(1, hello, buf);
         }
@@ -137,21 +140,25 @@ impl Encodes for ClientFrame {
         if let Some(number) = self.heartbeat {
             uint64::encode(4, &number, buf);
         }
+        if self.goodbye {
+            bool::encode(5, &true, buf);
+        }
     }
 }
 
-/// Open the session stream of a brick, with frames that share their requests.
-pub async fn open_session<S>(
+/// Open the session stream of a brick, with frames of any make, such as [`ClientFrame`].
+pub async fn open_session<F, S>(
     channel: tonic::transport::Channel,
     frames: S,
 ) -> Result<tonic::Streaming<pb::FromBrick>, Status>
 where
-    S: tonic::codegen::tokio_stream::Stream<Item = ClientFrame> + Send + 'static,
+    F: Encodes,
+    S: tonic::codegen::tokio_stream::Stream<Item = F> + Send + 'static,
 {
     let mut grpc = tonic::client::Grpc::new(channel).max_decoding_message_size(FRAME_BYTES_MAX);
     grpc.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
     let path = PathAndQuery::from_static("/mortar.v1.Brick/Session");
-    let codec = Presized::<ClientFrame, pb::FromBrick>::default();
+    let codec = Presized::<F, pb::FromBrick>::default();
     Ok(grpc.streaming(tonic::Request::new(frames), path, codec).await?.into_inner())
 }
 
@@ -168,12 +175,14 @@ mod tests {
             requests: vec![Arc::new(request.clone()), Arc::new(pb::Request::default())],
             acknowledged: vec![3, 300, 70_000],
             heartbeat: Some(0),
+            goodbye: true,
         };
         let message = pb::FromClient {
             hello: Some(hello),
             requests: vec![request, pb::Request::default()],
             acknowledged: vec![3, 300, 70_000],
             heartbeat: Some(0),
+            goodbye: true,
         };
         let mut bytes = Vec::new();
         shared.write(&mut bytes);

@@ -173,7 +173,8 @@ impl Lane {
             match self.event(&mut inputs).await {
                 Event::Connected(connection) => self.connected(connection),
                 Event::Frame(Ok(Some(frame))) => self.frame(frame).await,
-                Event::Frame(Ok(None) | Err(_)) => self.connection = None,
+                Event::Frame(Ok(None)) => self.connection = None,
+                Event::Frame(Err(status)) => self.hang_up(status),
                 Event::Finished(ticket, finished) => self.finished(ticket, finished).await,
                 Event::Notice(notice) => self.notice(notice),
                 Event::Drained => {}
@@ -244,6 +245,9 @@ impl Lane {
         let now = Instant::now();
         for request in frame.requests {
             self.request(request, now).await;
+        }
+        if frame.goodbye {
+            self.heard.end();
         }
     }
 

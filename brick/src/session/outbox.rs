@@ -33,7 +33,10 @@ pub(crate) struct Outbox {
 
 #[derive(Debug, Default)]
 struct State {
+    /// The welcome, and what the next frame has beside answers.
     frame: pb::FromBrick,
+    /// `frame` has something.
+    notices: bool,
     responses: VecDeque<(usize, pb::Response)>,
     bytes: usize,
     end: Option<Status>,
@@ -71,7 +74,10 @@ impl Outbox {
 
     /// Queue a recall, a notice or a heartbeat: put it into the next frame.
     pub(crate) fn notify(&self, put: impl FnOnce(&mut pb::FromBrick)) {
-        self.put(|state| put(&mut state.frame));
+        self.put(|state| {
+            put(&mut state.frame);
+            state.notices = true;
+        });
     }
 
     /// Say why the connection ends, after what is queued.
@@ -110,21 +116,25 @@ impl Outbox {
 pub(crate) struct Frames(pub(crate) Arc<Outbox>);
 
 impl State {
+    /// The welcome goes alone. Recalls and notices go behind the answers that came before them, so that no client
+    /// hears of a recall before it hears of the grant (unless that went over the other lane).
     fn take_frame(&mut self) -> Option<pb::FromBrick> {
-        let empty = pb::FromBrick::default();
-        if self.responses.is_empty() && self.frame == empty {
-            return None;
+        if let Some(welcome) = self.frame.welcome.take() {
+            return Some(pb::FromBrick { welcome: Some(welcome), ..pb::FromBrick::default() });
         }
-        let mut frame = std::mem::take(&mut self.frame);
-        frame.responses.reserve_exact(self.responses.len().min(FRAME_MESSAGES_MAX));
+        let mut responses = Vec::with_capacity(self.responses.len().min(FRAME_MESSAGES_MAX));
         let mut bytes = 0;
-        while bytes < FRAME_BYTES_FULL && frame.responses.len() < FRAME_MESSAGES_MAX {
+        while bytes < FRAME_BYTES_FULL && responses.len() < FRAME_MESSAGES_MAX {
             let Some((weight, response)) = self.responses.pop_front() else { break };
             bytes += weight;
-            frame.responses.push(response);
+            responses.push(response);
         }
         self.bytes -= bytes;
-        Some(frame)
+        if self.responses.is_empty() && std::mem::take(&mut self.notices) {
+            return Some(pb::FromBrick { responses, ..std::mem::take(&mut self.frame) });
+        }
+        let frame = pb::FromBrick { responses, ..pb::FromBrick::default() };
+        (!frame.responses.is_empty()).then_some(frame)
     }
 }
 

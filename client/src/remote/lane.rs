@@ -57,6 +57,7 @@ struct State {
     /// Send what there is, even if it is only acknowledgements.
     flush: bool,
     heartbeat: Option<u64>,
+    goodbye: bool,
     waker: Option<Waker>,
 }
 
@@ -210,6 +211,14 @@ impl Lane {
         drop(late);
     }
 
+    /// Tell the brick that the session ends. No further call is taken.
+    pub(super) fn goodbye(&self) {
+        let mut state = self.state.lock();
+        state.up = false;
+        state.goodbye = true;
+        state.wake();
+    }
+
     /// Send a number that the brick sends back.
     pub(super) fn heartbeat(&self, number: u64) {
         let mut state = self.state.lock();
@@ -238,7 +247,7 @@ impl State {
         }
         let many = self.acknowledged.len() >= ACKNOWLEDGED_ALONE;
         let alone = (self.flush && !self.acknowledged.is_empty()) || many;
-        if requests.is_empty() && self.heartbeat.is_none() && !alone {
+        if requests.is_empty() && self.heartbeat.is_none() && !alone && !self.goodbye {
             return None;
         }
         self.flush = false;
@@ -247,6 +256,7 @@ impl State {
             requests,
             acknowledged: std::mem::take(&mut self.acknowledged),
             heartbeat: self.heartbeat.take(),
+            goodbye: std::mem::take(&mut self.goodbye),
         })
     }
 }

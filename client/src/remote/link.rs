@@ -69,12 +69,12 @@ struct Session {
     trusted_at_ms: AtomicU64,
 }
 
-/// Keep a brick connected, for ever.
+/// Keep a brick connected, until the layer is no longer wanted.
 pub(super) async fn keep(shared: Arc<Shared>) {
     let mut pause = PAUSE_MIN;
     let mut last_failure = None;
     let mut number = 0;
-    loop {
+    while !*shared.leaving.borrow() {
         match Session::begin(&shared).await {
             Ok((session, control, data)) => {
                 number += 1;
@@ -85,7 +85,9 @@ pub(super) async fn keep(shared: Arc<Shared>) {
                 shared.data.down();
                 shared.control.down();
                 shared.health.send_replace(Health::Down);
-                warn!(brick = shared.brick.id, address = shared.brick.address, why, "lost the brick");
+                if !*shared.leaving.borrow() {
+                    warn!(brick = shared.brick.id, address = shared.brick.address, why, "lost the brick");
+                }
             }
             Err(NoLink::Broken(why) | NoLink::Refused(why)) => {
                 // One line when it begins, and one when the reason changes.

@@ -4,9 +4,10 @@
 //! that no layer behind the wire meets what a local caller could not have said. A message that makes no sense is
 //! `EINVAL` (or the errno that a system call would give for it); nothing here can panic.
 //!
-//! [`fops`] and [`replies`] are in table order; [`nouns`] is what they are made of.
+//! [`fops`] (those about names in `names`) and [`replies`] are in table order; [`nouns`] is what they are made of.
 
 pub mod fops;
+mod names;
 pub mod nouns;
 pub mod replies;
 
