@@ -1,5 +1,6 @@
 //! Tests of one replica set in one process.
 
+mod chaos;
 mod leases;
 mod memory;
 mod replicate;

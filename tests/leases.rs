@@ -16,7 +16,7 @@ use mortar_xlators::xlator::{Notice, Subvol};
 use smallvec::smallvec;
 
 use crate::memory::Memory;
-use crate::set::{Client, Set, config, gfid, name, session, when};
+use crate::set::{Client, Dice, Set, config, gfid, name, session, when};
 
 type Heard = tokio::sync::mpsc::UnboundedReceiver<Notice>;
 
@@ -322,19 +322,6 @@ async fn the_oldest_leases_are_given_back_when_there_are_too_many() {
     }
     Client::until("some were given back", || set.log.lock().contains("Unlease")).await;
     assert_eq!(client.read(gfid(1000)).await.as_deref(), Ok("x"));
-}
-
-/// Splitmix64: enough to shuffle a test.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ z >> 31) % sides
-    }
 }
 
 /// Clients append to the same files at random; every byte must be there once, in the same order on every copy, and

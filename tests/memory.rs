@@ -60,6 +60,10 @@ impl Memory {
         self.dirty.lock().clone()
     }
 
+    pub(crate) fn marks(&self, gfid: Gfid) -> Option<BTreeMap<XattrName, [i32; 3]>> {
+        self.inodes.lock().get(&gfid).map(|inode| inode.marks.clone())
+    }
+
     pub(crate) fn path(&self, path: &str) -> Option<Inode> {
         let inodes = self.inodes.lock();
         let mut gfid = Gfid::ROOT;

@@ -7,7 +7,7 @@ use mortar_xlators::types::{Cover, Gfid, XattrName};
 
 use crate::set::{Client, Fault, Set, gfid};
 
-fn key(copy: usize) -> XattrName {
+pub(crate) fn key(copy: usize) -> XattrName {
     XattrName::new(format!("trusted.afr.v-client-{copy}").into_bytes()).expect("a key")
 }
 

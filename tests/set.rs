@@ -52,12 +52,23 @@ impl Set {
     }
 
     pub(crate) fn with_arbiter(copies: usize, quorum: Quorum, arbiter: usize) -> Self {
+        Self::with_config(copies, quorum, arbiter, |_| {})
+    }
+
+    /// A set whose bricks fence a silent holder soon.
+    pub(crate) fn impatient(copies: usize, quorum: Quorum) -> Self {
+        Self::with_config(copies, quorum, usize::MAX, |config| config.recall_patience = Duration::from_millis(100))
+    }
+
+    fn with_config(copies: usize, quorum: Quorum, arbiter: usize, choose: impl Fn(&mut Config)) -> Self {
         let brick = |copy: usize| {
             let arbiter = copy == arbiter;
             let spec =
                 BrickSpec { id: format!("v-client-{copy}"), address: String::new(), path: String::new(), arbiter };
             let disk = Memory::new(arbiter);
-            let leases = Leases::new(disk.clone(), disk.clone(), config(Start::Fresh, 1000 * (copy as u64 + 1)));
+            let mut config = config(Start::Fresh, 1_000_000 * (copy as u64 + 1));
+            choose(&mut config);
+            let leases = Leases::new(disk.clone(), disk.clone(), config);
             Brick { disk, leases: Arc::new(Mutex::new(leases)), spec }
         };
         Self { bricks: (0..copies).map(brick).collect(), quorum, next_client: AtomicU64::new(1), log: Arc::default() }
@@ -330,4 +341,17 @@ pub(crate) fn session(leases: &Leases, client: ClientId) -> tokio::sync::mpsc::U
     let (notices, heard) = tokio::sync::mpsc::unbounded_channel();
     leases.attach(client, notices).expect("attached");
     heard
+}
+
+/// Splitmix64: enough to shuffle a test.
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    pub(crate) fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ z >> 31) % sides
+    }
 }
