@@ -81,6 +81,7 @@ fn there_and_back(first: Side, second: Side, sets: usize) -> Result<()> {
         set_directory_times(root)?;
         tree(root)
     })?;
+    let mut complaints = Vec::new();
     for (turn, side, name) in [(1, second, "second"), (2, first, "first"), (3, second, "second")] {
         let (found, changed) = stage.with(side, name, move |root| {
             let found = tree(root)?;
@@ -88,10 +89,17 @@ fn there_and_back(first: Side, second: Side, sets: usize) -> Result<()> {
             set_directory_times(root)?;
             Ok((found, tree(root)?))
         })?;
-        agree(&known, &found).with_context(|| format!("turn {turn}: {side:?} does not see what was left"))?;
-        stage.nothing_to_heal().and_then(|()| stage.copies_agree()).with_context(|| format!("after turn {turn}"))?;
+        // All turns are told about: what is wrong in one may explain another.
+        for (outcome, what) in [
+            (agree(&known, &found), "does not see what was left"),
+            (stage.nothing_to_heal(), "leaves something to be healed"),
+            (stage.copies_agree(), "leaves copies that differ"),
+        ] {
+            complaints.extend(outcome.err().map(|error| format!("turn {turn}: {side:?} {what}: {error:#}")));
+        }
         known = changed;
     }
+    ensure!(complaints.is_empty(), "{}", complaints.join("\n"));
     Ok(())
 }
 
@@ -214,15 +222,24 @@ impl Stage {
     /// No brick has an entry in its index of what must be healed. (`gluster volume heal info` would be GlusterFS's own word,
     /// but its program only finds a management daemon at the usual place.)
     fn nothing_to_heal(&self) -> Result<()> {
+        let mut entries = Vec::new();
         for brick in self.bricks() {
             for index in ["xattrop", "dirty"] {
                 for entry in fs::read_dir(brick.join(".glusterfs/indices").join(index))? {
                     let name = entry?.file_name().to_string_lossy().into_owned();
                     // The file that all entries are links of.
-                    ensure!(name.starts_with(&format!("{index}-")), "{}: {index} has {name}", brick.display());
+                    if !name.starts_with(&format!("{index}-")) {
+                        entries.push(format!("{}: {index}/{name} ({})", brick.display(), pending(&brick, &name)));
+                    }
                 }
             }
         }
+        ensure!(
+            entries.is_empty(),
+            "{} entries in the indices:\n  {}",
+            entries.len(),
+            entries[..entries.len().min(8)].join("\n  ")
+        );
         Ok(())
     }
 
@@ -309,6 +326,14 @@ fn common(path: &Path, meta: &fs::Metadata) -> Result<String> {
         format!("device {}", meta.rdev())
     };
     Ok(format!("{:o} {}:{} {content}", meta.mode(), meta.uid(), meta.gid()))
+}
+
+/// The pending counters of the inode with this gfid.
+fn pending(brick: &Path, gfid: &str) -> String {
+    let handle = brick.join(format!(".glusterfs/{}/{}/{gfid}", &gfid[..2], &gfid[2..4]));
+    // A directory's handle is a symbolic link to it.
+    let inode = fs::canonicalize(&handle).unwrap_or(handle);
+    xattrs(&inode, "trusted.afr.").unwrap_or_else(|error| format!("{}: {error}", inode.display()))
 }
 
 /// The xattrs whose names begin so. A `trusted.afr` that is all zero says the same as none.
