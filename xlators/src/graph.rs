@@ -2,7 +2,16 @@
 //!
 //! Wrong arity does not parse: a `Replicate` has bricks, a filter has exactly one `next`.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+
+use crate::distribute::single::Single;
+use crate::distribute::{self, Distribute};
+use crate::replicate::{Replicate, ReplicateOptions};
+use crate::types::ClientId;
+use crate::xlator::{Notices, Subvol, Upcall};
 
 /// One brick, as a client reaches it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,4 +75,36 @@ pub enum Spec {
         /// The layer below.
         next: Box<Self>,
     },
+}
+
+/// Makes the bottom of a graph: the connection to a brick, or a brick in this process. What the brick says unasked goes
+/// into the channel.
+pub type Leaf<'a> = dyn FnMut(&BrickSpec, Notices) -> Subvol + 'a;
+
+/// Make the layers of a client's graph, and give back the top. `client` is who the graph belongs to; `upcall` is told
+/// before a lease goes. Must be called inside a runtime.
+pub fn build(spec: &Spec, client: ClientId, leaf: &mut Leaf<'_>, upcall: &Arc<dyn Upcall>) -> Subvol {
+    match spec {
+        Spec::Distribute { .. } => build_names(spec, client, leaf, upcall),
+        // A volume of one set: names need no distribution, but new directories say so.
+        Spec::Replicate { .. } => Arc::new(Single::new(build_names(spec, client, leaf, upcall))),
+        Spec::ReadOnly { next } | Spec::IoStats { next } | Spec::Trace { next } => build(next, client, leaf, upcall),
+    }
+}
+
+/// The part of a graph from distribute downwards.
+fn build_names(spec: &Spec, client: ClientId, leaf: &mut Leaf<'_>, upcall: &Arc<dyn Upcall>) -> Subvol {
+    match spec {
+        Spec::Distribute { name, sets } => {
+            let sets = sets.iter().map(|set| build_names(set, client, leaf, upcall)).collect();
+            Distribute::new(name, sets, distribute::Options::default())
+        }
+        Spec::Replicate { name, bricks, quorum } => {
+            let (notices, heard) = mpsc::unbounded_channel();
+            let bricks = bricks.iter().map(|brick| (brick.clone(), leaf(brick, notices.clone()))).collect();
+            let options = ReplicateOptions::default();
+            Replicate::new(name.clone(), bricks, *quorum, options, heard, Arc::clone(upcall), client)
+        }
+        Spec::ReadOnly { .. } | Spec::IoStats { .. } | Spec::Trace { .. } => build(spec, client, leaf, upcall),
+    }
 }
