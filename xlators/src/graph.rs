@@ -9,7 +9,10 @@ use tokio::sync::mpsc;
 
 use crate::distribute::single::Single;
 use crate::distribute::{self, Distribute};
+use crate::io_stats::IoStats;
+use crate::read_only::ReadOnly;
 use crate::replicate::{Replicate, ReplicateOptions};
+use crate::trace::{Sink, Trace};
 use crate::types::ClientId;
 use crate::xlator::{Notices, Subvol, Upcall};
 
@@ -88,7 +91,12 @@ pub fn build(spec: &Spec, client: ClientId, leaf: &mut Leaf<'_>, upcall: &Arc<dy
         Spec::Distribute { .. } => build_names(spec, client, leaf, upcall),
         // A volume of one set: names need no distribution, but new directories say so.
         Spec::Replicate { .. } => Arc::new(Single::new(build_names(spec, client, leaf, upcall))),
-        Spec::ReadOnly { next } | Spec::IoStats { next } | Spec::Trace { next } => build(next, client, leaf, upcall),
+        Spec::ReadOnly { next } => ReadOnly::new(build(next, client, leaf, upcall)),
+        Spec::IoStats { next } => IoStats::new(build(next, client, leaf, upcall)),
+        Spec::Trace { next } => {
+            let next = build(next, client, leaf, upcall);
+            Trace::new(next.name().to_owned(), next, Sink::Log)
+        }
     }
 }
 

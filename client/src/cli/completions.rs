@@ -1,6 +1,9 @@
 //! `mortar completions SHELL`: what a shell needs to complete our command lines.
 
+use anyhow::Result;
 use clap::Args;
+
+use super::print;
 
 /// Print the completions for a shell
 #[derive(Args, Clone, Debug)]
@@ -11,7 +14,9 @@ pub struct CompletionsArgs {
 
 impl CompletionsArgs {
     /// Print them.
-    pub fn run(&self, mut command: clap::Command) {
-        clap_complete::generate(self.shell, &mut command, "mortar", &mut std::io::stdout());
+    pub fn run(&self, mut command: clap::Command) -> Result<()> {
+        let mut script = Vec::new();
+        clap_complete::generate(self.shell, &mut command, "mortar", &mut script);
+        print(&String::from_utf8_lossy(&script))
     }
 }

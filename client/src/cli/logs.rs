@@ -13,13 +13,13 @@ use tracing_subscriber::fmt::MakeWriter;
 #[derive(Args, Clone, Debug, Default)]
 pub struct LogArgs {
     /// Levels, for all modules or for one: `info`, or `warn,mortar_xlators::replicate=debug`
-    #[arg(long, global = true, value_name = "LEVELS", env = "MORTAR_LOG", help_heading = "Logs")]
+    #[arg(long, value_name = "LEVELS", env = "MORTAR_LOG", help_heading = "Logs")]
     pub log: Option<String>,
     /// A line of text or of JSON per event
-    #[arg(long, global = true, value_name = "FORMAT", default_value = "text", help_heading = "Logs")]
+    #[arg(long, value_name = "FORMAT", default_value = "text", help_heading = "Logs")]
     pub log_format: LogFormat,
     /// Append to this file instead of writing to standard error
-    #[arg(long, global = true, value_name = "FILE", help_heading = "Logs")]
+    #[arg(long, value_name = "FILE", help_heading = "Logs")]
     pub log_file: Option<PathBuf>,
 }
 

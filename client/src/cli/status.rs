@@ -9,7 +9,7 @@ use clap::Args;
 use mortar_proto::volume::VolumeFile;
 use serde::Serialize;
 
-use super::{runtime, table};
+use super::{print, runtime, table};
 use crate::remote::control::{self, Status};
 use crate::volume::{ANSWER_WITHIN, Source};
 
@@ -57,9 +57,9 @@ impl StatusArgs {
         })?;
         if self.json {
             let state = VolumeState { volume: &file.name, id: file.id, replica: file.replica, bricks: &bricks };
-            println!("{}", serde_json::to_string_pretty(&state)?);
+            print(&format!("{}\n", serde_json::to_string_pretty(&state)?))?;
         } else {
-            print(&file, &bricks);
+            print(&table_of(&file, &bricks))?;
         }
         let all_up = bricks.iter().all(|brick| brick.up);
         Ok(if all_up { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -86,9 +86,9 @@ async fn ask_all(file: &VolumeFile) -> Vec<BrickState> {
     futures::future::join_all(asked).await
 }
 
-fn print(file: &VolumeFile, bricks: &[BrickState]) {
+/// The table, and below it what is wrong with those that are down.
+fn table_of(file: &VolumeFile, bricks: &[BrickState]) -> String {
     let up = bricks.iter().filter(|brick| brick.up).count();
-    println!("volume {}  id {}  {up} of {} bricks up\n", file.name, file.id, bricks.len());
     let header = ["BRICK", "ADDRESS", "STATE", "ANSWERS IN", "UP FOR", "USED", "OF", "CLIENTS", "PENDING", "DIRTY"];
     let mut rows = table(&header);
     for brick in bricks {
@@ -97,12 +97,14 @@ fn print(file: &VolumeFile, bricks: &[BrickState]) {
             None => rows.add_row([brick.id.as_str(), &brick.address, "DOWN"]),
         };
     }
-    println!("{}", rows.trim_fmt());
+    let title = format!("volume {}  id {}  {up} of {} bricks up", file.name, file.id, bricks.len());
+    let mut text = format!("{title}\n\n{}\n", rows.trim_fmt());
     for brick in bricks {
         if let Some(error) = &brick.error {
-            println!("\n{} at {}: {error}", brick.id, brick.address);
+            text.push_str(&format!("\n{} at {}: {error}\n", brick.id, brick.address));
         }
     }
+    text
 }
 
 fn row_of(brick: &BrickState, status: &Status) -> [String; 10] {

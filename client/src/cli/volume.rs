@@ -9,7 +9,7 @@ use mortar_proto::volume::{Shape, VolumeFile};
 use mortar_xlators::graph::Quorum;
 use uuid::Uuid;
 
-use super::{runtime, table};
+use super::{print, runtime, table};
 use crate::volume::{self, ANSWER_WITHIN, Source};
 
 /// Write, show and check volume files
@@ -113,16 +113,15 @@ fn describe(file: &VolumeFile) -> String {
     format!("{} in {} of {copies}", count(file.bricks.len(), "brick"), count(file.sets().len(), "set"))
 }
 
-#[allow(clippy::unnecessary_wraps)] // every command gives a result
 fn show(file: &VolumeFile) -> Result<ExitCode> {
-    println!("volume {}  id {}  {}\n", file.name, file.id, describe(file));
     let mut rows = table(&["SET", "BRICK", "ADDRESS", "PATH", "KEEPS"]);
     for (index, brick) in file.bricks.iter().enumerate() {
         let keeps = if file.is_arbiter(index) { "names and attributes" } else { "everything" };
         let set = (index / file.replica as usize).to_string();
         rows.add_row([set.as_str(), &brick.id, &brick.address, &brick.path, keeps]);
     }
-    println!("{}", rows.trim_fmt());
+    let title = format!("volume {}  id {}  {}", file.name, file.id, describe(file));
+    print(&format!("{title}\n\n{}\n", rows.trim_fmt()))?;
     Ok(ExitCode::SUCCESS)
 }
 
