@@ -87,8 +87,11 @@ pub fn run(args: BrickArgs) -> Result<()> {
     args.log.start()?;
     let config = config(&args)?;
     prepare_process();
-    if args.create && !config.path.join(".glusterfs").exists() {
-        create_brick(&config.path, config.volume.id)?;
+    if args.create
+        && let Err(error) = create_brick(&config.path, config.volume.id)
+        && !error.is_a_brick_already()
+    {
+        return Err(error.into());
     }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -72,6 +72,13 @@ impl fmt::Display for BrickError {
 
 impl std::error::Error for BrickError {}
 
+impl BrickError {
+    /// The directory was to be made a brick, and is one: of which volume, opening it will say.
+    pub fn is_a_brick_already(&self) -> bool {
+        self.why == Why::AlreadyABrick
+    }
+}
+
 /// Give errors of system calls the path and what was being done.
 fn doing<'p>(path: &'p Path, doing: &'static str) -> impl Fn(Errno) -> BrickError + 'p {
     move |errno| BrickError { path: path.into(), why: Why::System { doing, errno } }
