@@ -94,13 +94,13 @@ impl Server {
         loop {
             let kept = dir.page.lock().take();
             // From the start means anew: a program that rewinds wants to see what is there now.
-            let kept = kept.filter(|page| offset != 0 && page.after == after && (page.attrs || want == Want::Names));
+            let kept = kept.filter(|page| offset != 0 && page.after == after);
             let (mut page, fresh) = match kept {
                 Some(page) => {
                     let fresh = self.is_fresh(&page);
                     (page, fresh)
                 }
-                None => (self.next_page(ctx, &dir, after, want).await?, Fresh::Yes),
+                None => (self.next_page(ctx, &dir, after).await?, Fresh::Yes),
             };
             let (room, promised) = self.push_page(&mut listing, dir.number.gfid, &mut page, want, fresh);
             if promised {
@@ -123,20 +123,17 @@ impl Server {
         if same { Fresh::Yes } else { Fresh::No }
     }
 
-    /// Fetches a page. The first one is asked for without a number, so that a directory that fits
-    /// into one page leaves nothing at the bricks to be released.
-    async fn next_page(&self, ctx: &Ctx, dir: &OpenDir, after: u64, want: Want) -> Result<Page> {
-        let fd = (after != 0).then_some(dir.number);
-        if fd.is_some() {
-            dir.told.store(true, Ordering::Relaxed);
-        }
-        let attrs = want == Want::Inodes;
+    /// Fetches a page. Always with inodes: also a plain listing shows inode numbers, which are those of stat(2).
+    async fn next_page(&self, ctx: &Ctx, dir: &OpenDir, after: u64) -> Result<Page> {
         let (asked, changes) = (self.cache.inodes.moment(), self.changes.load(Ordering::Acquire));
-        let fop = Readdir { gfid: dir.number.gfid, fd, after, bytes_max: PAGE_BYTES, attrs };
+        // A brick that has come to the end of a listing keeps nothing of it.
+        dir.told.store(true, Ordering::Relaxed);
+        let fop = Readdir { gfid: dir.number.gfid, fd: Some(dir.number), after, bytes_max: PAGE_BYTES, attrs: true };
         let entries = self.send(ctx, fop).await?;
         // Nothing and more to come would have us ask for ever.
         let end = entries.end || entries.entries.is_empty();
-        Ok(Page { entries: VecDeque::from(entries.entries), after, end, attrs, asked, changes })
+        dir.told.store(!end, Ordering::Relaxed);
+        Ok(Page { entries: VecDeque::from(entries.entries), after, end, asked, changes })
     }
 
     fn push_dots(&self, listing: &mut Listing, nodeid: u64, offset: u64, want: Want) -> Result<Room> {

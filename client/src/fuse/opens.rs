@@ -48,8 +48,6 @@ pub(crate) struct Page {
     pub(crate) after: u64,
     /// Nothing follows.
     pub(crate) end: bool,
-    /// Whether the entries have attributes.
-    pub(crate) attrs: bool,
     /// When it was asked for.
     pub(crate) asked: Moment,
     /// How many local changes there had been then.

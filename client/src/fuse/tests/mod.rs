@@ -4,7 +4,7 @@ mod volume;
 
 use std::fs;
 use std::io::{Read, Seek, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -289,5 +289,23 @@ fn large_files_and_mappings_work() {
         let copied = story.at.join("copy");
         fs::copy(&path, &copied).unwrap();
         assert_eq!(fs::read(&copied).unwrap(), content);
+    });
+}
+
+#[test]
+fn a_listing_shows_the_inode_numbers_of_stat() {
+    with_mount(|story| {
+        for n in 0..250 {
+            fs::write(story.at.join(format!("file-{n:03}")), b"").unwrap();
+        }
+        for entry in fs::read_dir(story.at).unwrap() {
+            let entry = entry.unwrap();
+            assert_eq!(entry.ino(), fs::symlink_metadata(entry.path()).unwrap().ino());
+        }
+        let again: Vec<_> = fs::read_dir(story.at).unwrap().map(|entry| entry.unwrap()).collect();
+        assert_eq!(again.len(), 250);
+        for entry in again {
+            assert_eq!(entry.ino(), fs::symlink_metadata(entry.path()).unwrap().ino());
+        }
     });
 }
