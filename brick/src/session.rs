@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use futures::future::{BoxFuture, ready};
 use mortar_proto::pb;
 use mortar_xlators::error::Result as FopResult;
 use mortar_xlators::types::ClientId;
@@ -43,6 +44,10 @@ pub trait Clients: std::fmt::Debug + Send + Sync + 'static {
     fn gone(&self, client: ClientId);
     /// Whether there are pending marks against other copies, and the event when that changes.
     fn blames(&self) -> watch::Receiver<bool>;
+    /// Take note of everything that is done with, before the brick stops.
+    fn settle(&self) -> BoxFuture<'_, ()> {
+        Box::pin(ready(()))
+    }
     /// The brick stopped in order, with no client left.
     fn stopped(&self);
 }
@@ -234,6 +239,7 @@ impl Sessions {
     /// End every session, and wait until each has.
     pub(crate) async fn end_all(&self) {
         let all: Vec<_> = self.all.lock().values().cloned().collect();
+        self.clients.settle().await;
         if all.is_empty() {
             // Whoever held a lease has let go of it.
             self.clients.stopped();

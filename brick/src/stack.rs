@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use futures::future::BoxFuture;
 use mortar_xlators::error::Result as FopResult;
 use mortar_xlators::index::Index;
 use mortar_xlators::io_stats::IoStats;
@@ -105,6 +106,10 @@ impl Clients for Layers {
 
     fn blames(&self) -> watch::Receiver<bool> {
         self.blames.clone()
+    }
+
+    fn settle(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.leases.clear_settled())
     }
 
     fn stopped(&self) {

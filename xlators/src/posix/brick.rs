@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Mode, XattrFlags};
@@ -109,7 +110,8 @@ pub fn prepare_process() {
 ///
 /// Refuses a brick, a directory inside one, and a directory with foreign content.
 pub fn create_brick(path: &Path, volume_id: Uuid) -> Result<(), BrickError> {
-    std::fs::create_dir_all(path).map_err(|error| {
+    // The process may have no umask any more, and this is the mode of the volume's root.
+    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(path).map_err(|error| {
         let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
         doing(path, "make the directory")(errno)
     })?;
