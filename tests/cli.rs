@@ -2,8 +2,6 @@
 //!
 //! Runs the programs `mortar` and `brickd` as a person would. Needs root.
 
-#![allow(clippy::unwrap_used)] // a test that cannot go on fails
-
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};

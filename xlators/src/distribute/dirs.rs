@@ -298,34 +298,49 @@ fn add_part(made: &mut Made, other: &Made) {
 
 // How directories are mended.
 impl Core {
-    /// Mend a directory that we know to be in pieces.
-    pub(super) async fn mend_now(&self, ctx: &Ctx, lookup: &Lookup, authority: usize, found: Box<Found>) -> Result<()> {
+    /// Mend a directory that we know to be in pieces, with the layout that it had before.
+    pub(super) async fn mend_now(
+        &self,
+        ctx: &Ctx,
+        lookup: &Lookup,
+        authority: usize,
+        found: Box<Found>,
+        before: &Layout,
+    ) -> Result<()> {
         let answers = self.sets.ask_some(ctx, self.sets.others(authority), lookup).await;
         let views = Views::new(self.sets.count(), authority, found, answers)?;
-        if views.fit_together() { Ok(()) } else { self.mend_directory(ctx, lookup, &views).await }
+        if views.fit_together() { Ok(()) } else { self.mend_to(ctx, lookup, &views, before).await }
     }
 
     /// Make what is missing, deal out what nobody has, and let the authority's attributes hold everywhere.
     pub(super) async fn mend_directory(&self, ctx: &Ctx, lookup: &Lookup, views: &Views) -> Result<()> {
-        let (authority, found) = &views.authority;
-        let gfid = found.iatt.gfid;
-        tracing::info!(id = ctx.id, parent = %lookup.parent, name = ?lookup.name, %gfid, "mending a directory");
+        let gfid = views.authority.1.iatt.gfid;
         for (set, stranger) in &views.strangers {
             self.clear_stray(ctx, lookup, *set, stranger).await?;
         }
-        let whole = views.layout.cover() == layout::Cover::Whole;
-        let layout =
-            if whole { views.layout.clone() } else { layout::repaired(&views.layout, gfid, self.sets.order()) };
-        let missing = |set: usize| views.layout.shares()[set] == Share::Missing;
-        for set in self.sets.all().filter(|&set| missing(set)) {
+        if views.layout.cover() == layout::Cover::Whole {
+            self.mend_to(ctx, lookup, views, &views.layout).await
+        } else {
+            self.mend_to(ctx, lookup, views, &layout::repaired(&views.layout, gfid, self.sets.order())).await
+        }
+    }
+
+    /// As [`Self::mend_directory`], with a given layout, on the subvolumes that answered.
+    async fn mend_to(&self, ctx: &Ctx, lookup: &Lookup, views: &Views, layout: &Layout) -> Result<()> {
+        let (authority, found) = &views.authority;
+        let gfid = found.iatt.gfid;
+        tracing::info!(id = ctx.id, parent = %lookup.parent, name = ?lookup.name, %gfid, "mending a directory");
+        let old = views.layout.shares();
+        for set in self.sets.all().filter(|&set| old[set] == Share::Missing) {
             let made = self.make_missing(ctx, lookup, &found.iatt, set, layout.shares()[set].to_raw()).await?;
             self.copy_xattrs(ctx, gfid, *authority, set).await?;
             if let Some(made) = made.filter(|made| merge::disagree(made, &found.iatt)) {
                 self.give_attributes(ctx, &found.iatt, set, made.ctime).await?;
             }
         }
-        let stale = |set: &usize| !missing(*set) && layout.shares()[*set] != views.layout.shares()[*set];
-        let writes = self.sets.all().filter(stale).map(|set| (set, set_layout(gfid, layout.shares()[set].to_raw())));
+        let there = |set: &usize| !matches!(old[*set], Share::Missing | Share::Unknown);
+        let stale = self.sets.all().filter(there).filter(|&set| layout.shares()[set] != old[set]);
+        let writes = stale.map(|set| (set, set_layout(gfid, layout.shares()[set].to_raw())));
         for (_, answer) in self.sets.ask_each(&as_ourselves(ctx), writes).await {
             answer?;
         }
@@ -337,7 +352,7 @@ impl Core {
     }
 
     /// `None` when somebody else has just made it.
-    async fn make_missing(
+    pub(super) async fn make_missing(
         &self,
         ctx: &Ctx,
         lookup: &Lookup,

@@ -1,6 +1,6 @@
 //! Where a name falls: the 32-bit hash of GlusterFS, and the rule that lets rsync's temporary names fall like the final ones.
 //!
-//! A Davies-Meyer construction over a cipher like TEA. Bytes on disk depend on it: `tests/vectors/dht.tsv` pins it down.
+//! A Davies-Meyer construction over a cipher like TEA. Bytes on disk depend on it: `tests/vectors/dht-vectors.tsv` pins it down.
 
 const START: (u32, u32) = (0x9464_a485, 0x542e_1a94);
 const TEA_DELTA: u32 = 0x9e37_79b9;
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn every_vector_of_glusterfs_is_met() {
-        let table = include_str!("../../tests/vectors/dht.tsv");
+        let table = include_str!("../../../tests/vectors/dht-vectors.tsv");
         let rows: Vec<_> = table.lines().filter(|line| !line.starts_with('#')).skip(1).collect();
         assert!(rows.len() > 40, "{}", rows.len());
         for row in rows {

@@ -87,7 +87,6 @@ impl Core {
                 }
                 Reply::Fsync(Done)
             }
-            Fop::Open(_) => Reply::Open(Done),
             Fop::Readlink(_) | Fop::Seek(_) => return Err(Errno::INVAL.into()),
             // Content, which a directory has not.
             _ => return Err(Errno::ISDIR.into()),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::ctx::Ctx;
 use crate::distribute::Core;
+use crate::distribute::layout::Layout;
 use crate::distribute::linkto::looks_like_link;
 use crate::distribute::lookup::Named;
 use crate::distribute::memory::Hint;
@@ -114,6 +115,7 @@ impl Core {
         let layout = self.layout(ctx, rmdir.parent).await?;
         let gfid = self.directory_named(ctx, &at).await?;
         self.must_be_empty(ctx, gfid).await?;
+        let before = self.layout(ctx, gfid).await?;
         self.memory.drop_hint(at.parent, &at.name);
         self.memory.layouts.remove(&gfid);
         let last = layout.set_of(at.name.as_bytes()).unwrap_or(0);
@@ -138,7 +140,7 @@ impl Core {
             // It was missing where the name belongs; the other parts were all there was.
             Err(error) if is_absent(error) && !parts.is_empty() => Ok(parts.swap_remove(0)),
             Err(error) => {
-                self.mend_after(ctx, &at, error).await;
+                self.mend_after(ctx, &at, &before, error).await;
                 Err(error)
             }
         }
@@ -218,14 +220,14 @@ impl Core {
     }
 
     /// Make the missing parts of a directory again, after it could not be removed.
-    pub(super) async fn mend_after(&self, ctx: &Ctx, at: &Lookup, error: FopError) {
+    pub(super) async fn mend_after(&self, ctx: &Ctx, at: &Lookup, before: &Layout, error: FopError) {
         tracing::info!(id = ctx.id, parent = %at.parent, name = ?at.name, %error, "a directory stays");
         for (set, answer) in self.sets.ask_all(ctx, at).await {
             let Ok(Looked { found: Some(found), .. }) = answer else { continue };
             if found.iatt.kind != Kind::Dir {
                 continue;
             }
-            if let Err(error) = self.mend_now(ctx, at, set, found).await {
+            if let Err(error) = self.mend_now(ctx, at, set, found, before).await {
                 tracing::warn!(id = ctx.id, parent = %at.parent, name = ?at.name, %error, "parts of a directory stay missing");
             }
             return;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::ctx::Ctx;
 use crate::distribute::Core;
+use crate::distribute::layout::Layout;
 use crate::distribute::linkto::Owner;
 use crate::distribute::lookup::Named;
 use crate::distribute::memory::Hint;
@@ -279,10 +280,16 @@ impl Core {
         victim: Option<&Found>,
     ) -> Result<Renamed> {
         self.sets.need_all()?;
-        if let Some(victim) = victim.filter(|victim| victim.iatt.gfid != moved.iatt.gfid) {
-            self.must_be_empty(ctx, victim.iatt.gfid).await?;
-            self.memory.layouts.remove(&victim.iatt.gfid);
-        }
+        let before = self.layout(ctx, moved.iatt.gfid).await?;
+        let victim = match victim.map(|victim| victim.iatt).filter(|victim| victim.gfid != moved.iatt.gfid) {
+            Some(victim) => {
+                self.must_be_empty(ctx, victim.gfid).await?;
+                let layout = self.layout(ctx, victim.gfid).await?;
+                self.memory.layouts.remove(&victim.gfid);
+                Some((victim, layout))
+            }
+            None => None,
+        };
         let mut renamed = self.sets.ask(ctx, hashed, rename.clone()).await?;
         renamed.iatt = merge::shown(renamed.iatt);
         renamed.from_parent = merge::shown(renamed.from_parent);
@@ -303,12 +310,17 @@ impl Core {
             }
         }
         let Some(error) = failure else { return Ok(renamed) };
-        self.rename_directory_back(ctx, rename, &done, error).await;
+        self.rename_directory_back(ctx, rename, &done).await;
+        self.mend_after(ctx, &source(rename), &before, error).await;
+        if let Some((victim, layout)) = victim {
+            self.make_victim_again(ctx, &destination(rename), &victim, &layout, &done).await;
+            self.mend_after(ctx, &destination(rename), &layout, error).await;
+        }
         Err(error)
     }
 
-    /// The directory gets its old name again, and what it had replaced is made again.
-    async fn rename_directory_back(&self, ctx: &Ctx, rename: &Rename, done: &[usize], error: FopError) {
+    /// The directory gets its old name again where it had got the new one.
+    async fn rename_directory_back(&self, ctx: &Ctx, rename: &Rename, done: &[usize]) {
         let back = Rename {
             from_parent: rename.to_parent,
             from_name: rename.to_name.clone(),
@@ -323,7 +335,16 @@ impl Core {
                 tracing::error!(id = ctx.id, set, error = %again, "a directory has its new name in part only");
             }
         }
-        self.mend_after(ctx, &source(rename), error).await;
-        self.mend_after(ctx, &destination(rename), error).await;
+    }
+
+    /// The empty directory that was replaced is made again where it was replaced.
+    async fn make_victim_again(&self, ctx: &Ctx, at: &Lookup, victim: &Iatt, layout: &Layout, done: &[usize]) {
+        for &set in done {
+            let share = layout.shares()[set].to_raw();
+            if let Err(error) = self.make_missing(ctx, at, victim, set, share).await {
+                let set = self.sets.name(set);
+                tracing::error!(id = ctx.id, set, %error, "a replaced directory is missing in part");
+            }
+        }
     }
 }

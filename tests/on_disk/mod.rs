@@ -1,0 +1,3 @@
+//! What a brick does to its disk.
+
+mod strace;
