@@ -15,7 +15,6 @@ use super::report::Report;
 use super::{JUDGES, Judge, tools};
 use crate::bench::command::{catch_interrupts, check_interrupted, ourselves, run};
 use crate::bench::mortar;
-use crate::cluster;
 
 /// Let outside judges loose on a mount
 #[derive(Debug, Parser)]
@@ -121,7 +120,7 @@ impl Arguments {
         catch_interrupts()?;
         if self.stack != Stack::Local {
             mortar::build()?;
-            cluster::program()?;
+            mortar::program()?;
         }
         let out = tools::target_directory()?.join("judges/logs");
         fs::create_dir_all(&out)?;

@@ -12,13 +12,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::bench::command::{SETUP_LIMIT, clean_up, run, wait_for};
 use crate::bench::disk::RamDisk;
+use crate::bench::mortar::program;
 
 /// How long a killed process may take to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
@@ -227,14 +228,4 @@ fn is_running(pid: Pid) -> bool {
         let line = String::from_utf8_lossy(&line);
         line.contains("mortar") || line.contains("brickd")
     })
-}
-
-/// The `mortar` program of this build: beside this program, or one directory up for a test binary in `deps`.
-pub fn program() -> Result<PathBuf> {
-    let here = std::env::current_exe()?;
-    let program = here.ancestors().skip(1).take(2).map(|directory| directory.join("mortar")).find(|path| path.exists());
-    match program {
-        Some(program) => Ok(program),
-        None => bail!("there is no mortar beside {}: `cargo build --bins` first", here.display()),
-    }
 }
