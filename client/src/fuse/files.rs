@@ -19,8 +19,14 @@ use super::transport::request::{CopyWidth, Op, SuidSgid, SyncWhat};
 
 /// How the kernel shall treat every open file: pages stay, since it drops them itself when it sees
 /// that size or mtime have changed; nothing is to be flushed on close, since nothing is kept back.
-pub(super) const OPENED: OpenedFlags =
+const OPENED: OpenedFlags =
     OpenedFlags::KEEP_CACHE.union(OpenedFlags::NOFLUSH).union(OpenedFlags::PARALLEL_DIRECT_WRITES);
+
+/// As [`OPENED`], and an append goes past the kernel's pages: from there, one that crosses the end of a page comes as two
+/// requests, and another client's append gets in between.
+pub(super) fn opened(flags: OpenFlags) -> OpenedFlags {
+    if flags.contains(OpenFlags::APPEND) { OPENED.union(OpenedFlags::DIRECT_IO) } else { OPENED }
+}
 
 /// The largest copy that one request asks for: the kernel comes again for the rest.
 const COPY_BYTES_MAX: u64 = 0x4000_0000;
@@ -72,7 +78,7 @@ impl Server {
                 self.cache.opens.remove_file(fh);
                 return Err(error);
             }
-            return Ok(Answer::Opened(Opened { fh, flags: OPENED }));
+            return Ok(Answer::Opened(Opened { fh, flags: opened(flags) }));
         }
         let number = Fd { id: self.cache.opens.next_number(), gfid };
         let guard = OpenGuard::new(self, ctx, number);
@@ -84,7 +90,7 @@ impl Server {
         }
         guard.disarm();
         self.cache.opens.insert(number, flags);
-        Ok(Answer::Opened(Opened { fh: number.id, flags: OPENED }))
+        Ok(Answer::Opened(Opened { fh: number.id, flags: opened(flags) }))
     }
 
     /// Has the bricks open a file.

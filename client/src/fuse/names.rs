@@ -13,7 +13,7 @@ use mortar_xlators::types::{AttrMask, Fd, Gfid, Name, OpenFlags, SYMLINK_BYTES_M
 use rustix::io::Errno;
 
 use super::convert;
-use super::files::{OPENED, OpenGuard};
+use super::files::{OpenGuard, opened};
 use super::inodes::Moment;
 use super::server::{Digest, Server, Shown, not_served};
 use super::transport::reply::{Answer, Entry, Opened};
@@ -208,6 +208,6 @@ impl Server {
             }
         };
         guard.disarm();
-        Ok(Answer::Created(entry, Opened { fh, flags: OPENED }))
+        Ok(Answer::Created(entry, Opened { fh, flags: opened(flags) }))
     }
 }
