@@ -51,7 +51,12 @@ impl Leases {
 
     pub(super) async fn change(&self, ctx: &Ctx, fop: Fop) -> Result<Reply> {
         let admitted = self.admit(ctx, &fop).await?;
-        let pinned = self.keep_others_away(ctx, &fop).await?;
+        let pinned = match fop {
+            Fop::Unlink(_) | Fop::Rmdir(_) | Fop::Rename(_) if self.session_count.load(Ordering::Acquire) > 1 => {
+                Box::pin(self.keep_others_away(ctx, &fop)).await?
+            }
+            _ => None,
+        };
         let born = self.bear(ctx, &fop)?;
         let marked = born_marked(&fop);
         let mut reply = self.next.call(ctx, fop).await;
@@ -82,23 +87,28 @@ impl Leases {
 
     async fn admit_one(&self, ctx: &Ctx, gfid: Gfid, mode: LeaseMode, admitted: &mut Admitted<'_>) -> Result<()> {
         let epoch = ctx.leases.iter().find(|(of, _)| *of == gfid).map(|(_, epoch)| *epoch);
-        loop {
-            let cleared = self.cleared.notified();
-            match self.table.enter(ctx.client, gfid, mode, epoch) {
-                Entered::Fenced => return Err(FopError::Fenced),
-                Entered::Clearing => cleared.await,
-                Entered::Noted => {
-                    admitted.gfids.push(gfid);
-                    return Ok(());
-                }
-                Entered::Unnoted => {
-                    admitted.gfids.push(gfid);
-                    self.journal.mark_dirty(gfid)?;
-                    self.table.noted(gfid);
-                    return Ok(());
-                }
-            }
+        let mut entered = self.table.enter(ctx.client, gfid, mode, epoch);
+        while entered == Entered::Clearing {
+            entered = Box::pin(self.enter_when_cleared(ctx, gfid, mode, epoch)).await;
         }
+        if entered == Entered::Fenced {
+            return Err(FopError::Fenced);
+        }
+        admitted.gfids.push(gfid);
+        if entered == Entered::Unnoted {
+            self.journal.mark_dirty(gfid)?;
+            self.table.noted(gfid);
+        }
+        Ok(())
+    }
+
+    async fn enter_when_cleared(&self, ctx: &Ctx, gfid: Gfid, mode: LeaseMode, epoch: Option<Epoch>) -> Entered {
+        let cleared = self.cleared.notified();
+        let entered = self.table.enter(ctx.client, gfid, mode, epoch);
+        if entered == Entered::Clearing {
+            cleared.await;
+        }
+        entered
     }
 
     /// The new object's own lease, installed before it can be found. `Mkdir` and `Create` ask for it.
@@ -129,9 +139,6 @@ impl Leases {
             }
             _ => return Ok(None),
         };
-        if self.session_count.load(Ordering::Acquire) <= 1 {
-            return Ok(None);
-        }
         let session = self.session(ctx.client)?;
         let mut victims: SmallVec<[Gfid; 2]> = SmallVec::new();
         let plain = ctx.under(SmallVec::new());

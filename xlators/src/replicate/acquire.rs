@@ -108,17 +108,26 @@ impl Replicate {
         let set = self.shared();
         let mut held = Pins { set, up: self.live()?, pins: SmallVec::new(), outcome: Outcome::default() };
         for &(gfid, mode) in needs {
-            let pin = self.pin_one(ctx, gfid, mode).await?;
+            let pin = match self.cache.want(gfid, mode, held.up) {
+                Wanted::Pinned(pin) => pin,
+                // Boxed, so that the usual way does not carry the room for this one.
+                other => Box::pin(self.pin_slowly(ctx, gfid, mode, (held.up, other))).await?,
+            };
             held.pins.push(pin);
         }
         self.trim_if_full();
         Ok(held)
     }
 
-    async fn pin_one(&self, ctx: &Ctx, gfid: Gfid, mode: LeaseMode) -> Result<Pin> {
+    async fn pin_slowly(
+        &self,
+        ctx: &Ctx,
+        gfid: Gfid,
+        mode: LeaseMode,
+        (mut up, mut wanted): (CopySet, Wanted),
+    ) -> Result<Pin> {
         loop {
-            let up = self.live()?;
-            match self.cache.want(gfid, mode, up) {
+            match wanted {
                 Wanted::Pinned(pin) => return Ok(pin),
                 Wanted::Wait(change) => Self::wait(ctx, change).await?,
                 Wanted::Ask { missing, holding } => {
@@ -132,6 +141,8 @@ impl Replicate {
                     }
                 }
             }
+            up = self.live()?;
+            wanted = self.cache.want(gfid, mode, up);
         }
     }
 

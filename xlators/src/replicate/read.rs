@@ -85,7 +85,7 @@ impl Replicate {
 
     pub(super) async fn getattr(&self, ctx: &Ctx, fop: Getattr) -> Result<Reply> {
         let (gfid, fop) = (fop.gfid, Fop::Getattr(fop));
-        if let Some(found) = self.getattr_with_lease(ctx, gfid).await? {
+        if let Some(found) = Box::pin(self.getattr_with_lease(ctx, gfid)).await? {
             return Ok(Reply::Getattr(*found));
         }
         for _ in 0..ATTEMPTS {
@@ -133,7 +133,7 @@ impl Replicate {
                 other => return other.map(|(_, reply)| reply),
             };
             if self.somebody_blames(&pins) && looked.found.is_some() {
-                looked = self.choose_by_marks(ctx, &fop, &pins, (copy, looked)).await?;
+                looked = Box::pin(self.choose_by_marks(ctx, &fop, &pins, (copy, looked))).await?;
             }
             let doubt = self.somebody_blames(&pins);
             looked.cover = self.name_cover(parent, then);
@@ -142,7 +142,7 @@ impl Replicate {
                 found.cover = self.attrs_cover(found.iatt.gfid, then);
                 if found.cover.is_empty()
                     && !doubt
-                    && let Some(leased) = self.getattr_with_lease(ctx, found.iatt.gfid).await?
+                    && let Some(leased) = Box::pin(self.getattr_with_lease(ctx, found.iatt.gfid)).await?
                 {
                     *found = leased;
                 }

@@ -30,7 +30,8 @@ const ATTEMPTS: usize = 16;
 /// An arbiter keeps no content; it gets this in its place, as in GlusterFS.
 static NO_CONTENT: Bytes = Bytes::from_static(&[0xff]);
 
-type Votes = SmallVec<[Option<Result<Reply>>; 3]>;
+/// On the heap, since a reply is large and the futures that hold this are moved.
+type Votes = Vec<Option<Result<Reply>>>;
 
 /// What became of one attempt: the answer, or the fop to be tried again, since no copy did anything: our leases were
 /// no longer good.
@@ -75,8 +76,8 @@ async fn attempt(mut pins: Pins, ctx: Ctx, fop: Fop) -> Attempt {
             set.forget_open(&fop);
             return ControlFlow::Continue(fop);
         }
-        let again = set.regrant(&mut pins, &ctx, fenced).await;
-        set.fan_out(&pins, &ctx, &fop, again, &mut votes).await;
+        let again = Box::pin(set.regrant(&mut pins, &ctx, fenced)).await;
+        Box::pin(set.fan_out(&pins, &ctx, &fop, again, &mut votes)).await;
     }
     ControlFlow::Break(set.conclude(pins, &ctx, &fop, votes).await)
 }
@@ -109,7 +110,7 @@ impl Replicate {
 
     /// Send to `targets`, all before the first answer is waited for, and collect their votes.
     async fn fan_out(&self, pins: &Pins, ctx: &Ctx, fop: &Fop, targets: CopySet, votes: &mut Votes) {
-        let ctxs: SmallVec<[(usize, Ctx); 3]> =
+        let ctxs: Vec<(usize, Ctx)> =
             targets.iter().filter_map(|copy| Some((copy, ctx.under(pins.at(copy)?)))).collect();
         if let [(copy, ctx)] = &ctxs[..] {
             votes[*copy] = Some(self.copies[*copy].subvol.call(ctx, self.fop_for(*copy, fop)).await);
@@ -174,12 +175,13 @@ impl Replicate {
             votes.iter().enumerate().map(|(copy, vote)| vote_of(vote, self.copies[copy].arbiter)).collect();
         let answer = match judge(&self.rule, &judged) {
             Verdict::Done(done) => {
-                let blamed = self.blame_missing(&mut pins, ctx, fop, done, self.all().without(done)).await;
+                let missed = self.all().without(done);
+                let blamed = self.blame(&mut pins, ctx, fop, done, missed).await;
                 blamed.map(|()| self.answer(&pins, votes, done))
             }
             Verdict::Refused { errno, refused, odd } => {
                 self.forget_open(fop);
-                let blamed = self.blame_missing(&mut pins, ctx, fop, refused, odd).await;
+                let blamed = self.blame(&mut pins, ctx, fop, refused, odd).await;
                 blamed.and(Err(FopError::Refused(errno)))
             }
             Verdict::Undecided => {
@@ -202,6 +204,13 @@ impl Replicate {
         }
         self.settle_soon();
         answer
+    }
+
+    async fn blame(&self, pins: &mut Pins, ctx: &Ctx, fop: &Fop, on: CopySet, blamed: CopySet) -> Result<()> {
+        if blamed.is_empty() {
+            return Ok(());
+        }
+        Box::pin(self.blame_missing(pins, ctx, fop, on, blamed)).await
     }
 
     /// Write on the copies `on` that `blamed` missed the change, unless it has been written under these leases before.
