@@ -34,7 +34,10 @@ impl Reserve {
         if self.percent == 0 || ctx.caller.is_internal() {
             return Ok(());
         }
-        if self.checks.fetch_add(1, Ordering::Relaxed).is_multiple_of(CHECKS_PER_LOOK) {
+        if self.left.load(Ordering::Relaxed) < 0 {
+            // Space may have been freed since: nobody is refused for what was.
+            self.look(&rustix::fs::fstatvfs(root)?);
+        } else if self.checks.fetch_add(1, Ordering::Relaxed).is_multiple_of(CHECKS_PER_LOOK) {
             let now = clock_gettime(ClockId::MonotonicCoarse).tv_sec;
             if self.looked.swap(now, Ordering::Relaxed) != now {
                 self.look(&rustix::fs::fstatvfs(root)?);
