@@ -12,6 +12,14 @@ use xxhash_rust::xxh64::xxh64;
 use crate::posix::Posix;
 use crate::types::Gfid;
 
+/// What was in an index when the brick started.
+#[derive(Debug)]
+pub(super) struct Contents {
+    pub(super) gfids: Vec<Gfid>,
+    /// The second in which the oldest of their bases was made: none of them was listed before.
+    pub(super) since: i64,
+}
+
 /// The directory of an index.
 #[derive(Debug)]
 pub(super) struct Links {
@@ -23,18 +31,19 @@ pub(super) struct Links {
 
 impl Links {
     /// Open an index, and see what is in it. Base files that nothing is linked to any more are removed.
-    pub(super) fn open(posix: &Posix, name: &'static str) -> Result<(Self, Vec<Gfid>), Errno> {
+    pub(super) fn open(posix: &Posix, name: &'static str) -> Result<(Self, Contents), Errno> {
         let dir = posix.open_index(&CString::new(name).map_err(|_| Errno::INVAL)?)?;
-        let mut gfids = Vec::new();
-        for (entry, links) in Posix::list_index(&dir)? {
-            let text = String::from_utf8_lossy(&entry);
+        let mut contents = Contents { gfids: Vec::new(), since: i64::MAX };
+        for entry in Posix::list_index(&dir)? {
+            let text = String::from_utf8_lossy(&entry.name);
             if let Ok(gfid) = text.parse() {
-                gfids.push(gfid);
-            } else if links == 1 && text.starts_with(name) {
-                rustix::fs::unlinkat(&dir, entry, AtFlags::empty())?;
+                contents.gfids.push(gfid);
+                contents.since = contents.since.min(entry.made);
+            } else if entry.links == 1 && text.starts_with(name) {
+                rustix::fs::unlinkat(&dir, entry.name, AtFlags::empty())?;
             }
         }
-        Ok((Self { name, dir, base: RwLock::new(None) }, gfids))
+        Ok((Self { name, dir, base: RwLock::new(None) }, contents))
     }
 
     /// See that an object is in the index.

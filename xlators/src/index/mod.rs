@@ -12,6 +12,7 @@
 //! Invariant: a mark that is not zero is listed, on the disk and in memory.
 
 mod links;
+mod nameless;
 mod objects;
 #[cfg(test)]
 mod tests;
@@ -51,14 +52,15 @@ impl Index {
         let (dirty, left) = Links::open(&posix, "dirty")?;
         let name = format!("{}-index", posix.name());
         let index = Self { name, posix, xattrop, dirty, objects: Objects::new() };
-        for gfid in pending {
+        for gfid in pending.gfids {
             index.objects.change(gfid, |state| state | State::PENDING);
         }
-        for gfid in left {
-            if let Err(errno) = index.replay(gfid) {
+        for gfid in &left.gfids {
+            if let Err(errno) = index.replay(*gfid) {
                 tracing::warn!(%gfid, %errno, "dirty object not marked");
             }
         }
+        nameless::drop_in_background(&index.posix, left);
         Ok(Arc::new(index))
     }
 

@@ -200,6 +200,27 @@ fn the_journal_marks_only_what_a_crash_left_in_it() {
 }
 
 #[test]
+fn a_file_that_never_got_its_name_goes_if_its_directory_is_in_the_journal() {
+    let mut brick = Brick::new();
+    let (x, y) = (brick.create("x", vec![]).unwrap(), brick.create("y", vec![]).unwrap());
+    std::fs::remove_file(brick.folder.path().join("x")).unwrap();
+    let posix = brick.index().posix.clone();
+    let look = |parents: &[Gfid], since| {
+        let parents = parents.iter().copied().collect();
+        (0..=255).map(|first| posix.drop_nameless_of(first, &parents, since).unwrap()).sum::<usize>()
+    };
+    assert_eq!(look(&[y], 0), 0, "of another directory");
+    assert_eq!(look(&[Gfid::ROOT], i64::MAX), 0, "older than the journal");
+    let getattr = |gfid| brick.ask(Getattr { gfid, fd: None, exact: AttrMask::all() });
+    assert!(getattr(x).is_ok());
+    assert_eq!(look(&[Gfid::ROOT], 0), 1);
+    assert!(getattr(x).is_err() && getattr(y).is_ok());
+    drop(posix);
+    brick.index().mark_dirty(Gfid::ROOT).unwrap();
+    brick.restart();
+}
+
+#[test]
 fn only_marks_are_marked() {
     let brick = Brick::new();
     let x = brick.create("x", vec![]).unwrap();

@@ -7,8 +7,9 @@
 //!
 //! GlusterFS makes the name before the handle, since it cannot hide the inode otherwise and a handle without a name
 //! would stay for ever. What a crash leaves here is found again: an entry in staging is removed with its handle when
-//! the brick starts; the handle of a file that never got its name is a regular file with a single link, which nothing
-//! else is, and goes when its gfid is used next or when the brick starts after it did not stop in order (`orphans.rs`).
+//! the brick starts. The handle of a file that never got its name is a regular file with a single link, which nothing
+//! else is. It goes when its gfid is used next, as by healing, which knows the file from another copy; or when the
+//! brick looks for such handles after it started from a journal that was not empty (`nameless`).
 //! A symbolic link alone in a handle would pass for a directory's; therefore it is made in staging, where it has a
 //! second link until it has its name.
 

@@ -53,7 +53,7 @@ fn drop_one(dirs: &Dirs, name: &CName) -> Result<(), Errno> {
 }
 
 /// Every name in a directory.
-fn names(dir: &impl AsFd) -> Result<Vec<CName>, Errno> {
+pub(super) fn names(dir: &impl AsFd) -> Result<Vec<CName>, Errno> {
     let mut names = Vec::new();
     for entry in rustix::fs::Dir::new(open_dir(dir.as_fd(), c".")?)? {
         let entry = entry?;

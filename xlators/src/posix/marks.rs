@@ -16,6 +16,15 @@ use crate::types::{Counters, Gfid, Kind, Pending};
 /// One replica set has fewer copies than this.
 const KEYS_MAX: usize = 64;
 
+/// One file in an index.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    pub(crate) name: Vec<u8>,
+    pub(crate) links: u64,
+    /// The second in which it was made: nobody writes to it.
+    pub(crate) made: i64,
+}
+
 impl Posix {
     /// The marks of an inode that are not zero; none where the inode is gone.
     pub(crate) fn marks(&self, gfid: Gfid) -> Result<Vec<Pending>, Errno> {
@@ -92,15 +101,16 @@ impl Posix {
         rustix::fs::mknodat(index, name, kind, mode, 0)
     }
 
-    /// Names and link counts in an index.
-    pub(crate) fn list_index(index: &OwnedFd) -> Result<Vec<(Vec<u8>, u64)>, Errno> {
+    /// What is in an index.
+    pub(crate) fn list_index(index: &OwnedFd) -> Result<Vec<Listed>, Errno> {
         let mut names = Vec::new();
         for entry in rustix::fs::Dir::new(super::dirs::open_dir(index.as_fd(), c".")?)? {
             let entry = entry?;
             let name = entry.file_name();
             if name != c"." && name != c".." {
                 let stat = rustix::fs::statat(index, name, AtFlags::SYMLINK_NOFOLLOW)?;
-                names.push((name.to_bytes().to_vec(), stat.st_nlink));
+                let name = name.to_bytes().to_vec();
+                names.push(Listed { name, links: stat.st_nlink, made: stat.st_mtime });
             }
         }
         Ok(names)

@@ -24,6 +24,7 @@ mod handle;
 mod inode;
 mod marks;
 mod mdata;
+mod nameless;
 mod names;
 mod rename;
 mod reserve;
