@@ -1,3 +1,4 @@
-//! What a brick does to its disk.
+//! What a brick does to its disk, and what is on it when it dies.
 
+mod crash;
 mod strace;

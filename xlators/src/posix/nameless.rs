@@ -1,8 +1,10 @@
-//! Handles of files that never got their names, because the brick died in between.
+//! Handles without names, because the brick died in between: of files that never got theirs, and of directories that were
+//! removed.
 //!
-//! Such a file was being made in a directory that the journal of the index lists, its second-level directory was changed
-//! since the journal began, and nothing but its handle links to it. All three must hold, so that a file which lost its
-//! name in another way (to an administrator, or to a repair of the file system) keeps its content.
+//! The name was in a directory that the journal of the index lists, and the second-level directory of the handle was
+//! changed since the journal began; a file has no link but its handle, and the text of a directory's handle leads to
+//! nothing with its gfid. All must hold, so that a file which lost its name in another way (to an administrator, or to a
+//! repair of the file system) keeps its content.
 
 use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,6 +15,7 @@ use rustix::io::Errno;
 use super::Posix;
 use super::at::{At, CName};
 use super::dirs::open_dir;
+use super::entry::gfid_at;
 use super::gfid2path;
 use super::handle::{GFID_TEXT_BYTES, gfid_from_text};
 use crate::types::Gfid;
@@ -29,8 +32,8 @@ impl Posix {
         dropped
     }
 
-    /// Remove such handles below the first-level directory `first`, of files that were being made in one of `parents`
-    /// at or after the second `since`; how many there were.
+    /// Remove such handles below the first-level directory `first`, of names in one of `parents` that came or went at or
+    /// after the second `since`; how many there were.
     pub(crate) fn drop_nameless_of(&self, first: u8, parents: &HashSet<Gfid>, since: i64) -> Result<usize, Errno> {
         let mut bytes = [0; 16];
         bytes[0] = first;
@@ -43,21 +46,64 @@ impl Posix {
             }
             let second = open_dir(first, second.as_cstr())?;
             for name in super::clean::names(&second)? {
-                let gfid = gfid_from_text(name.as_cstr().to_bytes());
-                let born_there = is_nameless_of(second.as_fd(), &name, parents).unwrap_or(false);
-                dropped += usize::from(born_there && gfid.is_some_and(|gfid| self.drop_nameless(gfid)));
+                let Some(gfid) = gfid_from_text(name.as_cstr().to_bytes()) else { continue };
+                dropped += usize::from(match alone(second.as_fd(), &name) {
+                    Ok(Alone::File) if was_born_in(second.as_fd(), &name, parents) == Ok(true) => {
+                        self.drop_nameless(gfid)
+                    }
+                    Ok(Alone::Link) => self.drop_stale(gfid, parents) == Ok(true),
+                    Ok(Alone::File | Alone::Not) | Err(_) => false,
+                });
             }
         }
         Ok(dropped)
     }
+
+    /// Remove a directory's handle if the directory was in one of `parents` and is not there any more. If it was moved,
+    /// the next lookup of its new name makes its handle.
+    fn drop_stale(&self, gfid: Gfid, parents: &HashSet<Gfid>) -> Result<bool, Errno> {
+        let dirs = &self.store.dirs;
+        let (parent, _) = dirs.read_handle(gfid)?;
+        if !parents.contains(&parent) {
+            return Ok(false);
+        }
+        // Held by whoever makes, moves or removes a name in the parent.
+        let _names = self.store.names.lock(parent);
+        let (still, name) = dirs.read_handle(gfid)?;
+        let dir = dirs.open_by_gfid(parent)?;
+        let found = open_dir(dir.fd.as_fd(), CName::new(&name).as_cstr()).and_then(|fd| gfid_at(At::from(&fd)));
+        let stale = still == parent && matches!(found, Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) | Ok(_));
+        if !stale || found == Ok(Some(gfid)) {
+            return Ok(false);
+        }
+        dirs.forget(gfid);
+        self.store.memory.forget(gfid);
+        dirs.remove_handle(gfid).map(|()| true)
+    }
 }
 
-fn is_nameless_of(dir: BorrowedFd<'_>, name: &CName, parents: &HashSet<Gfid>) -> Result<bool, Errno> {
+/// What a handle is whose inode has no other link.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Alone {
+    File,
+    /// A symbolic link: the handle of a directory.
+    Link,
+    /// It has other links, or is something that is made in staging.
+    Not,
+}
+
+fn alone(dir: BorrowedFd<'_>, name: &CName) -> Result<Alone, Errno> {
+    let stat = At::Name(dir, name.as_cstr()).stat()?;
+    Ok(match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile if stat.st_nlink == 1 => Alone::File,
+        FileType::Symlink if stat.st_nlink == 1 => Alone::Link,
+        _ => Alone::Not,
+    })
+}
+
+/// Whether the one name that a file was made with is in one of `parents`.
+fn was_born_in(dir: BorrowedFd<'_>, name: &CName, parents: &HashSet<Gfid>) -> Result<bool, Errno> {
     let at = At::Name(dir, name.as_cstr());
-    let stat = at.stat()?;
-    if stat.st_nlink != 1 || !FileType::from_raw_mode(stat.st_mode).is_file() {
-        return Ok(false);
-    }
     let mut keys = Vec::new();
     at.list(|key| keys.extend(CName::from_bytes(key).filter(|_| key.starts_with(gfid2path::PREFIX))))?;
     let [key] = &keys[..] else { return Ok(false) };
