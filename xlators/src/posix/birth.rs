@@ -14,6 +14,7 @@
 //! second link until it has its name.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat, XattrFlags};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -113,7 +114,7 @@ impl Store {
             if !fop.content.is_empty() && !self.options.arbiter {
                 nascent.write(&fop.content)?;
             }
-            self.dress(&entry, nascent.at(), &looks, &heritage)
+            self.dress(&entry, &nascent, &looks, &heritage)
         })?;
         if let (Some((id, _)), Some(fd)) = (fop.open, nascent.into_fd()) {
             let replaced = self.files.insert(ctx.client, id, OpenFile { gfid: fop.birth.gfid, fd });
@@ -157,7 +158,7 @@ impl Store {
                 let value = [linkto, &b"\0"[..]].concat();
                 nascent.at().set(xattr::LINKTO_KEY, &value, XattrFlags::empty())?;
             }
-            self.dress(&entry, nascent.at(), &looks, &heritage)
+            self.dress(&entry, &nascent, &looks, &heritage)
         })?;
         Ok(made)
     }
@@ -178,7 +179,7 @@ impl Store {
         let _locks = (self.names.lock(fop.parent), self.inodes.lock(fop.birth.gfid));
         self.stage(fop.birth.gfid, || rustix::fs::symlinkat(&fop.target[..], &self.dirs.staging, handle.text()))?;
         let nascent = Nascent::Closed(self.dirs.staging.as_fd(), handle);
-        Ok(self.finish(&entry, &nascent, || self.dress(&entry, nascent.at(), &looks, &heritage))?)
+        Ok(self.finish(&entry, &nascent, || self.dress(&entry, &nascent, &looks, &heritage))?)
     }
 
     /// Make a directory.
@@ -203,10 +204,10 @@ impl Store {
             if fop.mds {
                 nascent.at().set(xattr::MDS_KEY, &[0; 4], XattrFlags::empty())?;
             }
-            self.dress(&entry, nascent.at(), &looks, &heritage)
+            self.dress(&entry, &nascent, &looks, &heritage)
         })?;
         if fop.parent == Gfid::ROOT && fop.name.as_bytes().starts_with(PARKING_PREFIX) {
-            self.hidden_dirs.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            self.hidden_dirs.fetch_add(1, Ordering::Relaxed);
         }
         if let Some(fd) = nascent.into_fd() {
             let kept = self.dirs.keep(Dir::new(fop.birth.gfid, fd));
@@ -230,13 +231,14 @@ impl Store {
 
     /// A new regular file that nobody can see.
     fn new_file(&self, entry: &Entry<'_>, looks: &Looks, heritage: &Heritage) -> Result<Nascent<'_>, Errno> {
-        // With a default ACL the kernel itself cuts the mode.
-        let mode = if heritage.acl.is_some() { entry.birth.mode & 0o7777 } else { looks.mode };
-        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        match rustix::fs::openat(&entry.dir.fd, c".", flags, Mode::from_raw_mode(mode)) {
-            // The file system (or the kernel below it) has no files without names.
-            Err(Errno::OPNOTSUPP | Errno::ISDIR) => {}
-            answer => return answer.map(Nascent::Unnamed).map_err(gone),
+        if !self.no_tmpfile.load(Ordering::Relaxed) {
+            // With a default ACL the kernel itself cuts the mode.
+            let mode = if heritage.acl.is_some() { entry.birth.mode & 0o7777 } else { looks.mode };
+            let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+            match rustix::fs::openat(&entry.dir.fd, c".", flags, Mode::from_raw_mode(mode)) {
+                Err(Errno::OPNOTSUPP | Errno::ISDIR) => self.no_tmpfile.store(true, Ordering::Relaxed),
+                answer => return answer.map(Nascent::Unnamed).map_err(gone),
+            }
         }
         let handle = HandleName::new(entry.birth.gfid);
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -265,9 +267,11 @@ impl Store {
     }
 
     /// Owner, mode, xattrs and times.
-    fn dress(&self, entry: &Entry<'_>, at: At<'_>, looks: &Looks, heritage: &Heritage) -> Result<(), Errno> {
+    fn dress(&self, entry: &Entry<'_>, nascent: &Nascent<'_>, looks: &Looks, heritage: &Heritage) -> Result<(), Errno> {
+        let at = nascent.at();
         let Entry { dir, name, birth, kind } = entry;
-        let unnamed = matches!(at, At::Fd(_)) && *kind == Kind::File;
+        // What the kernel made in the directory itself has its group and ACL already.
+        let unnamed = matches!(nascent, Nascent::Unnamed(_));
         let kernel_gid = heritage.gid.filter(|_| unnamed).unwrap_or(self.process_ids.1);
         let other_owner = (looks.uid, looks.gid) != (self.process_ids.0, kernel_gid);
         if other_owner {

@@ -7,7 +7,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
@@ -117,6 +117,8 @@ pub(super) struct Store {
     times: Stripes,
     /// Directories in the root that clients do not see, which its link count must not count.
     pub(super) hidden_dirs: AtomicU32,
+    /// The file system (or the kernel below it) has no files without names; asked once.
+    pub(super) no_tmpfile: AtomicBool,
     /// As whom the kernel makes new inodes.
     pub(super) process_ids: (u32, u32),
 }
@@ -134,6 +136,7 @@ impl Store {
             inodes: Stripes::new(),
             times: Stripes::new(),
             hidden_dirs: AtomicU32::new(1),
+            no_tmpfile: AtomicBool::new(false),
             process_ids: ids,
             options,
         }

@@ -184,6 +184,30 @@ fn what_is_made_under_a_default_acl_inherits_it_and_the_umask_means_nothing() {
 }
 
 #[test]
+fn a_file_system_without_nameless_files_makes_the_same_ones() {
+    let brick = Brick::new();
+    let none = u32::MAX;
+    let default = acl(&[(1, 7, none), (2, 7, 1000), (4, 7, none), (0x10, 7, none), (0x20, 5, none)]);
+    let birth = Box::new(Birth { mode: 0o2775, gid: 50, ..*brick.birth() });
+    let dir = brick.ask(mkdir(ROOT, "d", birth)).unwrap().iatt.gfid;
+    set(&brick, dir, "system.posix_acl_default", default);
+    let birth = || Box::new(Birth { mode: 0o4664, umask: 0o077, uid: 3, gid: 60, ..*brick.birth() });
+    let kernel = brick.ask(create(dir, "kernel", birth(), "content")).unwrap();
+    brick.posix().store.no_tmpfile.store(true, Ordering::Relaxed);
+    let staged = brick.ask(create(dir, "staged", birth(), "content")).unwrap();
+    assert_eq!(staged.iatt, Iatt { gfid: staged.iatt.gfid, ..kernel.iatt });
+    let access = |path: &str| brick.xattrs(&brick.path(path)).remove("system.posix_acl_access");
+    assert!(access("d/kernel").is_some());
+    assert_eq!(access("d/staged"), access("d/kernel"));
+    assert_eq!(refused(brick.try_create(dir, "staged", "")), Errno::EXIST);
+    let (gfid, fd) = brick.open_new(dir, "open", "1", 1);
+    assert_eq!(brick.unlink(dir, "open").unwrap().nlink, 0);
+    brick.ask(crate::fop::Release { fd }).unwrap();
+    assert_eq!(refused(brick.getattr(gfid)), Errno::STALE);
+    brick.assert_whole();
+}
+
+#[test]
 fn what_is_made_in_a_set_group_id_directory_has_its_group() {
     let brick = Brick::new();
     let birth = Box::new(Birth { mode: 0o2775, gid: 50, ..*brick.birth() });

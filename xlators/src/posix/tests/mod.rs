@@ -3,6 +3,7 @@
 mod births;
 mod bricks;
 mod content;
+mod crowd;
 mod listing;
 mod moves;
 mod repair;
