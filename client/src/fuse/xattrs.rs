@@ -20,6 +20,8 @@ const INTERNAL: [&[u8]; 5] =
 /// What the kernel asks for before it runs a program. A volume keeps no capabilities of files, so
 /// the answer needs no message.
 const CAPABILITY: &[u8] = b"security.capability";
+/// What `ls -l` asks for with every entry, unless the first answer says that this file system has no labels.
+const LABEL: &[u8] = b"security.selinux";
 
 fn is_internal(name: &[u8]) -> bool {
     INTERNAL.iter().any(|internal| match internal.strip_suffix(b"*") {
@@ -71,19 +73,19 @@ impl Server {
         if is_internal(name) {
             return Err(Errno::PERM);
         }
-        if name == CAPABILITY || is_acl(name) && self.acl == Acl::Off {
-            return Err(Errno::OPNOTSUPP);
-        }
-        Ok(())
+        if name == CAPABILITY { Err(Errno::OPNOTSUPP) } else { self.serves(name) }
+    }
+
+    /// `EOPNOTSUPP` for names that this mount does not serve: programs then do not ask again.
+    fn serves(&self, name: &[u8]) -> Result<(), Errno> {
+        if name == LABEL || is_acl(name) && self.acl == Acl::Off { Err(Errno::OPNOTSUPP) } else { Ok(()) }
     }
 
     async fn getxattr(&self, ctx: &Ctx, gfid: Gfid, name: Vec<u8>, size: u32) -> Result<Answer> {
         if name == CAPABILITY || is_internal(&name) {
             return Err(Errno::NODATA.into());
         }
-        if is_acl(&name) && self.acl == Acl::Off {
-            return Err(Errno::OPNOTSUPP.into());
-        }
+        self.serves(&name)?;
         let value = self.send(ctx, Getxattr { gfid, name: XattrName::new(name)? }).await?.value;
         sized(value, size)
     }
@@ -94,7 +96,7 @@ impl Server {
         for name in names.iter().map(XattrName::as_bytes) {
             // As in every file system, only root sees what only root may read.
             let hidden = name.starts_with(b"trusted.") && ctx.caller.uid != 0;
-            if !hidden && !is_internal(name) && (self.acl == Acl::Kernel || !is_acl(name)) {
+            if !hidden && !is_internal(name) && self.serves(name).is_ok() {
                 list.extend_from_slice(name);
                 list.push(0);
             }
