@@ -239,17 +239,18 @@ impl Sessions {
     /// End every session, and wait until each has.
     pub(crate) async fn end_all(&self) {
         let all: Vec<_> = self.all.lock().values().cloned().collect();
+        for session in &all {
+            session.heard.end();
+        }
+        for session in &all {
+            // An error says that the keeper is gone, so the session has ended.
+            let _ = session.ended.clone().wait_for(|ended| *ended).await;
+        }
+        // The last words of a client that is on its way out have been heard now.
         self.clients.settle().await;
         if all.is_empty() {
             // Whoever held a lease has let go of it.
             self.clients.stopped();
-        }
-        for session in &all {
-            session.heard.end();
-        }
-        for session in all {
-            // An error says that the keeper is gone, so the session has ended.
-            let _ = session.ended.clone().wait_for(|ended| *ended).await;
         }
     }
 
