@@ -314,6 +314,31 @@ async fn a_restarted_brick_gets_its_leases_back_from_who_held_them() {
 }
 
 #[tokio::test]
+async fn a_restarted_brick_makes_nobody_wait_for_its_grace() {
+    for restarted in [0, 1, 2] {
+        let set = Set::new(3, Quorum::Auto);
+        let (a, b) = (set.client(), set.client());
+        a.create(Gfid::ROOT, "f", gfid(42), "one").await.expect("created");
+        let brick = &set.bricks[restarted];
+        *brick.leases.lock() = Leases::new(brick.disk.clone(), brick.disk.clone(), config(Start::Forgot, 9_000_000));
+        for client in [&a, &b] {
+            client.wires[restarted].mend(2);
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let before = Instant::now();
+        for round in 0..3 {
+            a.write(gfid(42), Place::End, "a").await.expect("written");
+            b.write(gfid(42), Place::End, "b").await.expect("written");
+            b.create(Gfid::ROOT, &format!("g{round}"), gfid(50 + round), "").await.expect("created");
+            a.create(Gfid::ROOT, &format!("h{round}"), gfid(60 + round), "").await.expect("created");
+        }
+        assert!(before.elapsed() < Duration::from_secs(4), "copy {restarted}: {:?}", before.elapsed());
+        set.agree(&[0, 1, 2]);
+        assert!(!set.take_log().contains("Mark"), "nobody is to blame");
+    }
+}
+
+#[tokio::test]
 async fn the_oldest_leases_are_given_back_when_there_are_too_many() {
     let set = Set::new(1, Quorum::Auto);
     let client = set.client_with(|options| options.leases_max = 100);

@@ -9,14 +9,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
+use futures::stream::{FuturesUnordered, StreamExt};
 use smallvec::{SmallVec, smallvec};
 use tokio::sync::futures::OwnedNotified;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
-use super::Replicate;
 use super::copies::CopySet;
 use super::lease::{Outcome, Pin, Recalled, Wanted};
 use super::pending::Accused;
+use super::{OWN_DEADLINE, Replicate};
 use crate::ctx::Ctx;
 use crate::effect::Needs;
 use crate::error::{Errno, FopError, Result};
@@ -26,6 +27,9 @@ use crate::types::{Epoch, Gfid, LeaseMode};
 
 /// How long a copy that does not answer is given to recover before the others are tried without it.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// How long copies are waited for that have not answered when a quorum has.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Leases in use by one fop. Dropping it ends the use, and writes the outcome into the books.
 #[derive(Debug)]
@@ -97,6 +101,12 @@ struct Answers {
 }
 
 impl Answers {
+    fn merge(&mut self, more: Self) {
+        self.granted.extend(more.granted);
+        self.busy = self.busy.or(more.busy);
+        self.silent = self.silent.or(more.silent);
+    }
+
     fn granted(&self) -> CopySet {
         self.granted.iter().map(|&(copy, ..)| copy).collect()
     }
@@ -173,9 +183,9 @@ impl Replicate {
         if !known && self.rule.holds(answers.granted().or(holding)) {
             // A copy that has just been restarted gives no new lease, but one that a quorum granted is none.
             let again = self.ask_copies(ctx, answers.busy, &Lease { reclaim: true, ..lease.clone() }).await;
-            answers.granted.extend(again.granted);
-            answers.silent = answers.silent.or(again.silent);
-            if again.busy.is_empty() {
+            answers.busy = CopySet::NONE;
+            answers.merge(again);
+            if answers.busy.is_empty() {
                 return Ok(answers);
             }
         }
@@ -183,23 +193,42 @@ impl Replicate {
         self.ask_in_turn(ctx, missing, holding, Lease { wait: true, ..lease }).await
     }
 
-    /// Ask with waiting: the lowest copy, and only then the others.
+    /// Ask with waiting: the lowest copy, and only then the others. Copies that have just been restarted come last,
+    /// since they give new leases only on the word of the others.
     async fn ask_in_turn(&self, ctx: &Ctx, missing: CopySet, holding: CopySet, lease: Lease) -> Result<Answers> {
         let gfid = lease.gfids[0];
-        let lowest: CopySet = missing.iter().take(1).collect();
-        let mut answers = Answers::default();
-        for copies in [lowest, missing.without(lowest)] {
-            let reclaim = self.rule.holds(holding.or(answers.granted()));
-            let more = self.ask_copies(ctx, copies, &Lease { reclaim, ..lease.clone() }).await;
-            answers.granted.extend(more.granted);
-            answers.silent = answers.silent.or(more.silent);
-            if !more.busy.is_empty() {
-                self.take_back(gfid, &answers).await;
-                tracing::warn!(ctx.id, %gfid, mode = ?lease.mode, "waited in vain for a lease");
-                return Err(FopError::Refused(Errno::TIMEDOUT));
+        let settled = missing.without(self.young.get());
+        let lowest: CopySet = settled.iter().chain(missing.iter()).take(1).collect();
+        let mut answers = self.ask_copies(ctx, lowest, &lease).await;
+        if answers.busy.is_empty() {
+            self.ask_the_others(ctx, missing.without(lowest), holding, &lease, &mut answers).await;
+        }
+        if answers.busy.is_empty() {
+            return Ok(answers);
+        }
+        self.take_back(gfid, &answers).await;
+        tracing::warn!(ctx.id, %gfid, mode = ?lease.mode, "waited in vain for a lease");
+        Err(FopError::Refused(Errno::TIMEDOUT))
+    }
+
+    async fn ask_the_others(&self, ctx: &Ctx, others: CopySet, holding: CopySet, lease: &Lease, answers: &mut Answers) {
+        let known = self.rule.holds(holding.or(answers.granted()));
+        let mut rest = others;
+        if !known {
+            let ask = |copy: usize| async move { self.ask_copies(ctx, CopySet::only(copy), lease).await };
+            let mut asked: FuturesUnordered<_> = others.iter().map(ask).collect();
+            while !asked.is_empty() {
+                // Once a quorum granted it, the rest need not wait for their own judgement.
+                let patience = if self.rule.holds(holding.or(answers.granted())) { PATIENCE } else { OWN_DEADLINE };
+                let Ok(Some(more)) = timeout(patience, asked.next()).await else { break };
+                rest = rest.without(more.granted().or(more.busy).or(more.silent));
+                answers.merge(more);
             }
         }
-        Ok(answers)
+        if !rest.is_empty() && answers.busy.is_empty() {
+            let more = self.ask_copies(ctx, rest, &Lease { reclaim: true, ..lease.clone() }).await;
+            answers.merge(more);
+        }
     }
 
     async fn ask_copies(&self, ctx: &Ctx, copies: CopySet, lease: &Lease) -> Answers {

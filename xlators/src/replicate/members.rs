@@ -2,6 +2,7 @@
 
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use futures::future::join_all;
 
@@ -9,6 +10,9 @@ use super::Replicate;
 use super::copies::CopySet;
 use crate::fop::Backlog;
 use crate::xlator::Health;
+
+/// The lease term of a brick.
+const YOUTH: Duration = Duration::from_secs(10);
 
 impl Replicate {
     /// Follow the health of every copy, as long as the set lives.
@@ -51,12 +55,25 @@ impl Replicate {
             set.cache.forget_copy(copy);
             set.blamers.add(set.all());
             set.reopen(copy).await;
+            set.note_young(only);
         }
         set.up.add(only);
         tracing::info!(set = set.name, copy, "a copy is here");
         set.say_health();
         set.ask_who_blames();
         Some(current)
+    }
+
+    /// For a lease term, a copy that was restarted gives no lease of its own accord.
+    fn note_young(&self, copy: CopySet) {
+        self.young.add(copy);
+        let weak = self.me.clone();
+        self.runtime.spawn(async move {
+            tokio::time::sleep(YOUTH).await;
+            if let Some(set) = weak.upgrade() {
+                set.young.remove(copy);
+            }
+        });
     }
 
     fn say_health(&self) {

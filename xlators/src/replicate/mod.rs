@@ -79,6 +79,8 @@ pub struct Replicate {
     runtime: Handle,
     /// Copies that are connected and know our open files.
     up: SharedSet,
+    /// Copies that came back not long ago without what they knew of us: they may have been restarted.
+    young: SharedSet,
     /// Copies that hold, or may hold, marks against others: until there are none, attributes of an object that is not
     /// leased are compared over all copies.
     blamers: SharedSet,
@@ -126,6 +128,7 @@ impl Replicate {
             client,
             runtime: Handle::current(),
             up: SharedSet::default(),
+            young: SharedSet::default(),
             blamers: SharedSet::default(),
             cache: Cache::new(copies.len(), rule),
             copies,

@@ -102,6 +102,7 @@ impl Replicate {
             if !absent.is_empty() {
                 let keys = self.copies.iter().map(|copy| &copy.key);
                 birth.pending = deltas(keys, absent, missed_birth(directory));
+                birth.pending.retain(|mark| !mark.counters.is_zero());
                 self.note_blame(targets);
             }
         }
