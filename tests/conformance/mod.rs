@@ -63,6 +63,7 @@ async fn tell_all(shape: Shape) {
             failed.push(format!("{group}::{}", story.name));
         }
     }
+    stack.stop().await;
     assert!(failed.is_empty(), "on {shape:?}: {failed:#?}");
 }
 
@@ -94,4 +95,14 @@ async fn two_sets_of_three_do_all() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_spread_over_bare_bricks_do_all() {
     tell_all(Shape::Spread { sets: 3 }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_brick_behind_the_wire_does_all() {
+    tell_all(Shape::Wire { sets: 1, copies: 1 }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_sets_of_three_behind_the_wire_do_all() {
+    tell_all(Shape::Wire { sets: 2, copies: 3 }).await;
 }

@@ -1,13 +1,15 @@
 //! Volumes in this process, of every shape, on temporary directories.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::future::BoxFuture;
+use mortar_brick::{BrickConfig, Stack as BrickStack};
+use mortar_client::remote::Remote;
+use mortar_proto::volume::{Shape as Copies, VolumeFile};
 use mortar_xlators::distribute::{Distribute, Options};
-use mortar_xlators::graph::{self, BrickSpec, Quorum, Spec};
-use mortar_xlators::index::Index;
-use mortar_xlators::leases::{Config, Leases, Start};
+use mortar_xlators::graph::{self, BrickSpec, Quorum};
 use mortar_xlators::posix::{Posix, PosixOptions, create_brick};
 use mortar_xlators::types::{ClientId, Gfid};
 use mortar_xlators::xlator::{Health, Notices, Subvol, Upcall};
@@ -27,8 +29,15 @@ pub enum Shape {
         /// How many.
         sets: usize,
     },
-    /// A client's whole graph over bricks with leases.
+    /// A client's whole graph over bricks with all their layers.
     Replicated {
+        /// How many sets.
+        sets: usize,
+        /// Copies in each.
+        copies: usize,
+    },
+    /// The same, with the network in between.
+    Wire {
         /// How many sets.
         sets: usize,
         /// Copies in each.
@@ -40,6 +49,7 @@ pub enum Shape {
 #[derive(Debug)]
 pub struct Stack {
     shape: Shape,
+    volume: VolumeFile,
     bricks: Vec<Brick>,
     /// Removed with everything in it when the stack goes.
     _place: TempDir,
@@ -47,24 +57,26 @@ pub struct Stack {
 
 /// One brick of a volume in this process.
 #[derive(Debug)]
-struct Brick {
-    spec: BrickSpec,
-    posix: Arc<Posix>,
-    leases: Arc<Leases>,
-    gate: Arc<Gate>,
+enum Brick {
+    /// Its store, and a gate before it.
+    Bare(Arc<Posix>, Arc<Gate>),
+    /// All layers.
+    Whole(BrickStack),
+    /// All layers, and a port.
+    Served(mortar_brick::Brick),
 }
 
 static NEXT_CLIENT: AtomicU64 = AtomicU64::new(1);
+
+/// A client that no other test knows.
+pub fn new_client() -> ClientId {
+    ClientId(NEXT_CLIENT.fetch_add(1, Ordering::Relaxed).into())
+}
 
 /// A directory for bricks: in memory where there is such a file system, since a brick syncs often.
 fn place() -> TempDir {
     let memory = tempfile::Builder::new().prefix("mortar-").tempdir_in("/dev/shm");
     memory.or_else(|_| tempfile::tempdir()).expect("a temporary directory")
-}
-
-/// A client that no other test knows.
-pub fn new_client() -> ClientId {
-    ClientId(NEXT_CLIENT.fetch_add(1, Ordering::Relaxed).into())
 }
 
 /// Nobody above the graph remembers anything.
@@ -77,25 +89,71 @@ impl Upcall for Forgetful {
     }
 }
 
+impl Shape {
+    fn sets_and_copies(self) -> (usize, usize) {
+        match self {
+            Self::Posix => (1, 1),
+            Self::Spread { sets } => (sets, 1),
+            Self::Replicated { sets, copies } | Self::Wire { sets, copies } => (sets, copies),
+        }
+    }
+}
+
+/// Make the directories of a volume's bricks, and its file. The ports are nobody's.
+fn create(place: &TempDir, shape: Shape) -> VolumeFile {
+    let (sets, copies) = shape.sets_and_copies();
+    let id = Uuid::new_v4();
+    let path = |number: usize| place.path().join(format!("brick-{number}"));
+    for number in 0..sets * copies {
+        create_brick(&path(number), id).expect("a brick can be made in a temporary directory");
+    }
+    let entry = |number: usize| format!("127.0.0.1:{}:{}", number + 1, path(number).display());
+    let bricks: Vec<_> = (0..sets * copies).map(entry).collect();
+    let replica = u32::try_from(copies).expect("few copies");
+    let copies = Copies { replica, arbiter: false, quorum: Quorum::Auto };
+    VolumeFile::create("test", id, copies, &bricks).expect("a valid volume")
+}
+
 impl Brick {
-    fn start(place: &TempDir, volume: Uuid, number: usize, name: String) -> Self {
-        let path = place.path().join(format!("brick-{number}"));
-        create_brick(&path, volume).expect("a brick can be made in a temporary directory");
-        let id = format!("test-client-{number}");
-        let options = PosixOptions { name: id.clone(), ..PosixOptions::default() };
-        let posix = Posix::open(&path, volume, options).expect("a new brick can be served");
-        let index = Index::open(Arc::clone(&posix)).expect("a new brick has empty indices");
-        let journal = Arc::<Index>::clone(&index);
-        let leases = Leases::new(index, journal, Config::new(Start::Fresh, 1));
-        let gate = Gate::new(name, Arc::<Posix>::clone(&posix));
-        let path = path.to_string_lossy().into_owned();
-        Self { spec: BrickSpec { id, address: String::new(), path, arbiter: false }, posix, leases, gate }
+    async fn start(volume: &VolumeFile, number: usize, shape: Shape) -> Self {
+        let entry = &volume.bricks[number];
+        let config = BrickConfig::new(PathBuf::from(&entry.path), "127.0.0.1:0", volume.clone(), &entry.id);
+        match shape {
+            Shape::Posix | Shape::Spread { .. } => {
+                let options = PosixOptions { name: entry.id.clone(), ..PosixOptions::default() };
+                let posix = Posix::open(&config.path, volume.id, options).expect("a new brick can be served");
+                let gate = Gate::new(entry.id.clone(), Arc::<Posix>::clone(&posix));
+                Self::Bare(posix, gate)
+            }
+            Shape::Replicated { .. } => {
+                Self::Whole(BrickStack::open(&config, 1).expect("a new brick can be served"))
+            }
+            Shape::Wire { .. } => {
+                Self::Served(mortar_brick::Brick::start(config).await.expect("a new brick can be served"))
+            }
+        }
     }
 
     /// The brick as one client reaches it.
-    fn reach(&self, client: ClientId, notices: Notices) -> Subvol {
-        self.leases.attach(client, notices).expect("a brick takes this many clients");
-        Arc::<Leases>::clone(&self.leases)
+    fn reach(&self, spec: &BrickSpec, volume: Uuid, client: ClientId, notices: Notices) -> Subvol {
+        match self {
+            Self::Bare(_, gate) => Arc::<Gate>::clone(gate),
+            Self::Whole(stack) => {
+                stack.clients().attach(client, notices).expect("a brick takes this many clients");
+                Arc::clone(stack.top())
+            }
+            Self::Served(brick) => {
+                let spec = BrickSpec { address: brick.address().to_string(), ..spec.clone() };
+                Remote::connect(&spec, volume, client, notices)
+            }
+        }
+    }
+
+    fn bare(&self) -> (&Arc<Posix>, &Arc<Gate>) {
+        match self {
+            Self::Bare(posix, gate) => (posix, gate),
+            Self::Whole(_) | Self::Served(_) => panic!("only a volume of bare stores shows them"),
+        }
     }
 }
 
@@ -103,24 +161,30 @@ impl Stack {
     /// Make the bricks of a volume, and serve them.
     pub async fn start(shape: Shape) -> Self {
         let place = place();
-        let volume = Uuid::new_v4();
-        let count = match shape {
-            Shape::Posix => 1,
-            Shape::Spread { sets } => sets,
-            Shape::Replicated { sets, copies } => sets * copies,
-        };
-        let name = |number: usize| format!("test-client-{number}");
-        let bricks = (0..count).map(|number| Brick::start(&place, volume, number, name(number))).collect();
-        Self { shape, bricks, _place: place }
+        let volume = create(&place, shape);
+        let mut bricks = Vec::with_capacity(volume.bricks.len());
+        for number in 0..volume.bricks.len() {
+            bricks.push(Brick::start(&volume, number, shape).await);
+        }
+        Self { shape, volume, bricks, _place: place }
     }
 
-    /// The volume as a new client sees it.
+    /// Stop the bricks in order.
+    pub async fn stop(self) {
+        for brick in self.bricks {
+            if let Brick::Served(brick) = brick {
+                brick.shutdown().await;
+            }
+        }
+    }
+
+    /// The volume as a new client sees it, once it can be used.
     pub async fn tree(&self) -> Tree {
         let client = new_client();
         let top: Subvol = match self.shape {
-            Shape::Posix => Arc::<Posix>::clone(&self.bricks[0].posix),
+            Shape::Posix => Arc::<Posix>::clone(self.bricks[0].bare().0),
             Shape::Spread { .. } => self.spread(Options { free_percent_min: 0 }),
-            Shape::Replicated { copies, .. } => self.graph(client, copies),
+            Shape::Replicated { .. } | Shape::Wire { .. } => self.graph(client),
         };
         let mut health = top.health();
         health.wait_for(|health| Health::is_up(*health)).await.expect("the graph is alive");
@@ -129,33 +193,27 @@ impl Stack {
 
     /// A new distribute over the bare stores, each behind its gate.
     pub fn spread(&self, options: Options) -> Subvol {
-        let sets = self.bricks.iter().map(|brick| Arc::<Gate>::clone(&brick.gate) as Subvol).collect();
+        let sets = self.bricks.iter().map(|brick| Arc::<Gate>::clone(brick.bare().1) as Subvol).collect();
         Distribute::new("test-dht", sets, options)
     }
 
-    /// The gate before a store, for volumes of bare stores.
+    /// The gate before a store, in a volume of bare stores.
     pub fn gate(&self, brick: usize) -> &Arc<Gate> {
-        &self.bricks[brick].gate
+        self.bricks[brick].bare().1
     }
 
-    /// A brick's store, without anything above it.
+    /// A brick's store without anything above it, in a volume of bare stores.
     pub fn store(&self, brick: usize) -> Tree {
-        Tree::new(Arc::<Posix>::clone(&self.bricks[brick].posix), new_client())
+        Tree::new(Arc::<Posix>::clone(self.bricks[brick].bare().0), new_client())
     }
 
-    fn graph(&self, client: ClientId, copies: usize) -> Subvol {
-        let sets = self.bricks.chunks(copies).enumerate().map(|(number, bricks)| Spec::Replicate {
-            name: format!("test-replicate-{number}"),
-            bricks: bricks.iter().map(|brick| brick.spec.clone()).collect(),
-            quorum: Quorum::Auto,
-        });
-        let mut sets: Vec<_> = sets.collect();
-        let spec = if sets.len() == 1 { sets.remove(0) } else { Spec::Distribute { name: "test-dht".into(), sets } };
+    fn graph(&self, client: ClientId) -> Subvol {
         let upcall: Arc<dyn Upcall> = Arc::new(Forgetful);
         let mut leaf = |spec: &BrickSpec, notices: Notices| {
-            let brick = self.bricks.iter().find(|brick| brick.spec.id == spec.id);
-            brick.expect("the graph asks for bricks of its spec").reach(client, notices)
+            let at = self.volume.bricks.iter().position(|brick| brick.id == spec.id);
+            let brick = &self.bricks[at.expect("the graph asks for bricks of the volume")];
+            brick.reach(spec, self.volume.id, client, notices)
         };
-        graph::build(&spec, client, &mut leaf, &upcall)
+        graph::build(&self.volume.spec(), client, &mut leaf, &upcall)
     }
 }

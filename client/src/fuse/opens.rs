@@ -4,7 +4,8 @@
 //! needs no message: the open is *deferred*, and made up for when the lease is given back
 //! ([`Opens::take_deferred`]) or when this mount is about to remove the name itself.
 //!
-//! Invariant: the inode of a deferred file was covered when the file came into the table; [`super::inodes::Inodes::uncover`] runs before `take_deferred`, so none is missed.
+//! Invariant: the inode of a deferred file was covered when the file came into the table;
+//! [`super::inodes::Inodes::uncover`] runs before `take_deferred`, so none is missed.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
