@@ -17,6 +17,8 @@ mod leases;
 #[cfg(test)]
 mod memory;
 #[cfg(test)]
+mod mount;
+#[cfg(test)]
 mod on_disk;
 #[cfg(test)]
 mod replicate;
