@@ -34,7 +34,7 @@ fn a_name_may_have_255_bytes_of_any_kind() {
         }
         let long = OsString::from("a".repeat(256));
         let refused = |outcome: std::io::Result<()>| {
-            assert_eq!(Errno::from_io_error(&outcome.unwrap_err()), Some(Errno::NAMETOOLONG))
+            assert_eq!(Errno::from_io_error(&outcome.unwrap_err()), Some(Errno::NAMETOOLONG));
         };
         refused(fs::write(mounts.0[0].join(&long), ""));
         refused(fs::create_dir(mounts.0[0].join(&long)));

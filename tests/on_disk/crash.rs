@@ -204,7 +204,7 @@ impl Random {
             6 => Rmdir { parent, name, when }.into(),
             _ => {
                 let to_name = self.name();
-                let replace = if self.next() % 4 == 0 { Replace::Exchange } else { Replace::Yes };
+                let replace = if self.next().is_multiple_of(4) { Replace::Exchange } else { Replace::Yes };
                 Rename { from_parent: parent, from_name: name, to_parent: parent, to_name, replace, when }.into()
             }
         }

@@ -125,9 +125,7 @@ impl Brick {
                 let gate = Gate::new(entry.id.clone(), Arc::<Posix>::clone(&posix));
                 Self::Bare(posix, gate)
             }
-            Shape::Replicated { .. } => {
-                Self::Whole(BrickStack::open(&config, 1).expect("a new brick can be served"))
-            }
+            Shape::Replicated { .. } => Self::Whole(BrickStack::open(&config, 1).expect("a new brick can be served")),
             Shape::Wire { .. } => {
                 Self::Served(mortar_brick::Brick::start(config).await.expect("a new brick can be served"))
             }
