@@ -114,7 +114,9 @@ impl Store {
             if victim.is_last_name() {
                 self.restore_handle(victim.gfid, to.at());
             }
-            return Err(errno);
+            // XFS says the one, ext4 the other; copies on both must agree.
+            let full = victim.is_dir() && errno == Errno::EXIST;
+            return Err(if full { Errno::NOTEMPTY } else { errno });
         }
         if victim.is_dir() {
             self.dir_is_gone(victim.gfid, &to.target());
