@@ -10,7 +10,8 @@
 //! - A LOOKUP or GETATTR whose answer the kernel has not digested when the recall comes: the kernel
 //!   compares versions that it took before it asked (epoch, attribute version), and drops the
 //!   promise itself. An inode that it did not know then is `suspect`: told again at the next request.
-//! - Answers to CREATE, SETATTR and the like are not compared, so they never promise attributes.
+//! - Answers to CREATE and MKDIR are not compared, but are about inodes that the kernel has never seen: a recall that
+//!   finds it not knowing one waits until it does. Those to SETATTR and LINK are neither, and never promise attributes.
 //! - Names from READDIRPLUS get the epoch of their arrival: a recall waits until the listing has
 //!   been digested (the next request of the thread that asked shows that), or for [`DIGEST_TIME`], and tells again.
 
@@ -36,6 +37,8 @@ use super::transport::notify::{Notifier, Stale};
 pub(crate) const LONG: Duration = Duration::from_secs(3600);
 /// A process that got a listing has put it into the kernel's cache after this time, or nearly never.
 const DIGEST_TIME: Duration = Duration::from_millis(50);
+/// How often an answer on its way is looked for.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// How long the opens that a recall makes up for may take.
 const OPEN_TIME_MAX: Duration = Duration::from_secs(5);
 
@@ -123,7 +126,16 @@ impl KernelCache {
         }
     }
 
-    fn forget(&self, attached: &Attached, known: &[(u64, Kind)]) {
+    /// Something was changed after the kernel was told that nobody waits for it.
+    pub(crate) fn changed_late(&self, nodeid: u64) {
+        if let Some(attached) = self.attached.get() {
+            self.forget(attached, &[(nodeid, Kind::Dir)]);
+        }
+    }
+
+    /// Makes the kernel forget; gives the inodes that it does not know yet.
+    fn forget(&self, attached: &Attached, known: &[(u64, Kind)]) -> Vec<(u64, Kind)> {
+        let mut unseen = Vec::new();
         let mut names = false;
         for (nodeid, kind) in known {
             names |= *kind == Kind::Dir;
@@ -132,6 +144,7 @@ impl KernelCache {
                 Err(Errno::NOENT) => {
                     names = true;
                     self.inodes.suspect(*nodeid);
+                    unseen.push((*nodeid, *kind));
                 }
                 Err(errno) => tracing::debug!(nodeid, %errno, "the kernel did not drop attributes"),
             }
@@ -139,6 +152,18 @@ impl KernelCache {
         if names && attached.names == Promise::Covered {
             // It worked when the mount began; now it fails only if the mount is gone.
             let _ = attached.notifier.inc_epoch();
+        }
+        unseen
+    }
+
+    /// Tells the kernel again of inodes that it did not know although they were answered: the answers are on their
+    /// way, or it has just forgotten them and will say so.
+    async fn forget_unseen(&self, attached: &Attached, mut unseen: Vec<(u64, Kind)>) {
+        let start = Instant::now();
+        while !unseen.is_empty() && start.elapsed() < DIGEST_TIME {
+            tokio::time::sleep(LOOK_AGAIN).await;
+            unseen.retain(|(nodeid, _)| self.inodes.is_known(*nodeid));
+            unseen = self.forget(attached, &unseen);
         }
     }
 
@@ -162,7 +187,7 @@ impl Upcall for KernelCache {
             let Some(attached) = self.attached.get() else {
                 return;
             };
-            self.forget(attached, &known);
+            let unseen = self.forget(attached, &known);
             if self.opens.any_deferred()
                 && let Some(volume) = attached.volume.upgrade()
             {
@@ -174,6 +199,7 @@ impl Upcall for KernelCache {
             if self.listings.all_digested().await == Waited::Yes {
                 self.forget(attached, &known);
             }
+            self.forget_unseen(attached, unseen).await;
         })
     }
 }

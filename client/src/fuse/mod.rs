@@ -6,6 +6,7 @@
 
 mod cache;
 mod convert;
+mod dir_attrs;
 mod dirs;
 mod files;
 mod inodes;

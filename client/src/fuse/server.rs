@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use mortar_xlators::ctx::{Caller, Ctx};
 use mortar_xlators::error::Result;
-use mortar_xlators::fop::{Getattr, Operation, Setattr, Statfs, Truncate};
+use mortar_xlators::fop::{Getattr, Operation, Release, Setattr, Statfs, Truncate};
 use mortar_xlators::reply::Found;
 use mortar_xlators::types::{AttrMask, ClientId, Cover, Fd, Gfid, Iatt};
 use mortar_xlators::xlator::Subvol;
@@ -49,6 +49,8 @@ pub(crate) struct Server {
 pub(crate) enum Digest {
     /// It does (LOOKUP, GETATTR, READDIRPLUS), so they may be promised.
     Compared,
+    /// It does not, but it has never seen the inode (CREATE, MKDIR): a recall on the way notices that it still has not.
+    New,
     /// It does not, so a recall on the way could be missed.
     Blind,
 }
@@ -96,7 +98,7 @@ impl Server {
         let seen = Seen { gfid: iatt.gfid, kind: iatt.kind, parent };
         let (nodeid, attrs) = self.cache.inodes.remember(seen, KernelCache::attrs_promise(cover), asked);
         let names = self.cache.inodes.promise_since(asked);
-        let promised = attrs == Promise::Covered && digest == Digest::Compared && exact.is_all();
+        let promised = attrs == Promise::Covered && digest != Digest::Blind && exact.is_all();
         Entry {
             nodeid,
             // The node number has its generation in it.
@@ -108,16 +110,20 @@ impl Server {
     }
 
     async fn getattr(&self, ctx: &Ctx, nodeid: u64, fh: Option<u64>) -> Result<Answer> {
+        if let Some(iatt) = self.cache.inodes.kept_dir(nodeid) {
+            return Ok(Answer::Attr(convert::attr(&iatt), LONG));
+        }
         let gfid = self.gfid(nodeid)?;
         let fd = self.fd(gfid, fh);
         let exact = match self.stat {
             StatMode::Exact => AttrMask::all(),
             StatMode::Lazy => AttrMask::IDENTITY,
         };
-        let asked = self.cache.inodes.moment();
+        let asked = self.cache.inodes.now(gfid);
         let found = self.send(ctx, Getattr { gfid, fd, exact }).await?;
-        let promise = self.cache.inodes.refresh(nodeid, KernelCache::attrs_promise(found.cover), asked);
-        let timeout = if promise == Promise::Covered && found.exact.is_all() { LONG } else { Duration::ZERO };
+        let covered = if found.exact.is_all() { KernelCache::attrs_promise(found.cover) } else { Promise::Now };
+        let promise = self.cache.inodes.refresh(nodeid, &found.iatt, covered, asked);
+        let timeout = if promise == Promise::Covered { LONG } else { Duration::ZERO };
         Ok(Answer::Attr(convert::attr(&found.iatt), timeout))
     }
 
@@ -127,6 +133,7 @@ impl Server {
         let fh = valid.contains(SetattrValid::FH).then_some(set.fh);
         let fd = self.fd(gfid, fh);
         self.changed();
+        let _all_of_it = self.cache.inodes.change_dir(gfid);
         let mut after = None;
         let mut rest = self.setattr_fop(gfid, fd, set);
         if valid.contains(SetattrValid::SIZE) {
@@ -248,6 +255,22 @@ impl Handler for Server {
         }
     }
 
+    fn undelivered(&self, nodeid: u64, answer: Answer) {
+        let (entry, opened) = match answer {
+            Answer::Entry(entry) => (Some(entry), None),
+            Answer::Created(entry, opened) => (Some(entry), Some(opened)),
+            _ => (None, None),
+        };
+        if let Some(entry) = entry {
+            self.cache.inodes.forget(entry.nodeid, 1);
+        }
+        if let Some(fd) = opened.and_then(|opened| self.cache.opens.remove_file(opened.fh)).and_then(|file| file.fd()) {
+            let (volume, ctx) = (Arc::clone(&self.volume), self.ctx(&Header::default()));
+            tokio::spawn(async move { volume.send(&ctx, Release { fd }).await });
+        }
+        self.cache.changed_late(nodeid);
+    }
+
     fn forget(&self, nodeid: u64, count: u64) {
         self.cache.inodes.forget(nodeid, count);
     }
@@ -256,6 +279,10 @@ impl Handler for Server {
         match op {
             // Nobody sees whether these worked; they must run to their end.
             Op::Release { .. } | Op::Releasedir { .. } | Op::Flush { .. } => OnSignal::Finish,
+            Op::Setattr(_) | Op::Setxattr { .. } | Op::Removexattr { .. } => OnSignal::RunOnIfKilled,
+            Op::Create { .. } | Op::Mknod { .. } | Op::Mkdir { .. } | Op::Symlink { .. } => OnSignal::RunOnIfKilled,
+            Op::Link { .. } | Op::Unlink { .. } | Op::Rmdir { .. } | Op::Rename { .. } => OnSignal::RunOnIfKilled,
+            Op::Write { .. } | Op::Fallocate { .. } | Op::CopyFileRange { .. } => OnSignal::RunOnIfKilled,
             _ => OnSignal::GiveUpIfKilled,
         }
     }

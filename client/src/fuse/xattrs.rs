@@ -52,6 +52,7 @@ impl Server {
                 let xattr = Xattr { name: XattrName::new(name)?, value };
                 let kill_sgid = acl_kills_sgid == SuidSgid::Kill;
                 self.changed();
+                let _ctime = self.cache.inodes.change_dir(gfid);
                 self.send(ctx, Setxattr { gfid, xattr, how, kill_sgid, when: (self.sources.clock)() }).await?;
                 self.changed();
                 Ok(Answer::Empty)
@@ -60,6 +61,7 @@ impl Server {
                 self.may_change(&name)?;
                 let (name, when) = (XattrName::new(name)?, (self.sources.clock)());
                 self.changed();
+                let _ctime = self.cache.inodes.change_dir(gfid);
                 self.send(ctx, Removexattr { gfid, name, when }).await?;
                 self.changed();
                 Ok(Answer::Empty)

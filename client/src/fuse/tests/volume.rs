@@ -165,6 +165,12 @@ impl MemoryVolume {
         names.insert(to.into(), gfid);
     }
 
+    /// The modification time of what has a name in the root.
+    pub(super) fn mtime(&self, name: &str) -> Time {
+        let gfid = self.gfid(name);
+        self.state.lock().node(gfid).unwrap().iatt.mtime
+    }
+
     /// The gfid of a name in the root.
     pub(super) fn gfid(&self, name: &str) -> Gfid {
         self.state.lock().child(Gfid::ROOT, &Name::new(name.to_owned()).unwrap()).unwrap()
@@ -183,6 +189,8 @@ impl MemoryVolume {
             return Err(Errno::EXIST);
         }
         state.nodes.insert(birth.gfid, Node::new(birth.gfid, kind, birth));
+        let dir = &mut state.node(parent)?.iatt;
+        (dir.mtime, dir.ctime) = (birth.when, birth.when);
         self.name(state, parent, name, birth.gfid)
     }
 

@@ -19,6 +19,9 @@ pub(crate) enum OnSignal {
     Finish,
     /// Only a signal that kills ends the wait. The answer is EINTR, which nobody will see.
     GiveUpIfKilled,
+    /// The same, but what was begun runs on to its end without the caller. For changes: nobody could say any more
+    /// whether and when one that was dropped happens, or what of it is cached.
+    RunOnIfKilled,
     /// Every signal ends the wait with EINTR. For waits on other processes, which may be long:
     /// these do not count against the bound on requests in flight.
     GiveUp,
@@ -73,13 +76,13 @@ pub(crate) async fn give_up(signal: oneshot::Receiver<()>, on_signal: OnSignal, 
     let signalled = signal.await.is_ok();
     match on_signal {
         OnSignal::GiveUp if signalled => return,
-        OnSignal::GiveUpIfKilled if signalled && pid != 0 => {
+        OnSignal::GiveUpIfKilled | OnSignal::RunOnIfKilled if signalled && pid != 0 => {
             while !is_being_killed(pid) {
                 tokio::time::sleep(LOOK_EVERY).await;
             }
             return;
         }
-        OnSignal::Finish | OnSignal::GiveUpIfKilled | OnSignal::GiveUp => {}
+        OnSignal::Finish | OnSignal::GiveUpIfKilled | OnSignal::RunOnIfKilled | OnSignal::GiveUp => {}
     }
     std::future::pending::<()>().await;
 }

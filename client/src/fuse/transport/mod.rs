@@ -41,6 +41,10 @@ pub(crate) trait Handler: Send + Sync + 'static {
     /// block; if it is dropped or panics, the kernel gets EIO.
     fn call(self: Arc<Self>, request: Request) -> impl Future<Output = Answer> + Send + 'static;
 
+    /// A change that ran on after its caller was killed has ended: the kernel knows nothing of what it led to. `nodeid`
+    /// is the inode that the request was about.
+    fn undelivered(&self, nodeid: u64, answer: Answer);
+
     /// The kernel drops `count` of its references to an inode.
     fn forget(&self, nodeid: u64, count: u64);
 

@@ -163,6 +163,7 @@ impl<H: Handler> Shared<H> {
             on_signal: self.handler.on_signal(&request.op),
             units: REQUEST_UNITS + payload_bytes(&request.op) / UNIT_BYTES,
             unique: request.header.unique,
+            nodeid: request.header.nodeid,
             pid: request.header.pid,
         };
         // The first poll needs no waker: a future that is pending is polled again by its new task.
@@ -193,16 +194,26 @@ impl<H: Handler> Shared<H> {
             Err(errno) => return answering.send(errno.into()),
         };
         let signal = self.waiting.enter(wait.unique);
+        let shared = Arc::clone(self);
         let here = Leaving { shared: Arc::clone(self), unique: wait.unique };
         tokio::spawn(async move {
+            let _permit = permit;
+            let mut future = future;
             let answer = tokio::select! {
                 biased;
-                answer = future => answer,
-                () = give_up(signal, wait.on_signal, wait.pid) => Errno::INTR.into(),
+                answer = &mut future => Some(answer),
+                () = give_up(signal, wait.on_signal, wait.pid) => None,
             };
             drop(here);
-            answering.send(answer);
-            drop(permit);
+            match answer {
+                Some(answer) => answering.send(answer),
+                None => {
+                    answering.send(Errno::INTR.into());
+                    if wait.on_signal == OnSignal::RunOnIfKilled {
+                        shared.handler.undelivered(wait.nodeid, future.await);
+                    }
+                }
+            }
         });
     }
 
@@ -211,7 +222,7 @@ impl<H: Handler> Shared<H> {
             // Those who wait for others must not keep the unlock from being read that ends their wait.
             OnSignal::GiveUp => Arc::clone(&self.lock_waits).try_acquire_owned().map(Some).map_err(|_| Errno::NOLCK),
             // The reader stops at the edge, so what is beyond it is one request per reader.
-            OnSignal::Finish | OnSignal::GiveUpIfKilled => {
+            OnSignal::Finish | OnSignal::GiveUpIfKilled | OnSignal::RunOnIfKilled => {
                 Ok(Arc::clone(&self.budget).try_acquire_many_owned(wait.units as u32).ok())
             }
         }
@@ -234,6 +245,7 @@ struct Wait {
     on_signal: OnSignal,
     units: usize,
     unique: u64,
+    nodeid: u64,
     pid: u32,
 }
 

@@ -239,6 +239,8 @@ impl Handler for Memory {
         }
     }
 
+    fn undelivered(&self, _nodeid: u64, _answer: Answer) {}
+
     fn forget(&self, _nodeid: u64, count: u64) {
         self.forgotten.fetch_add(count as u32, Ordering::Relaxed);
     }
