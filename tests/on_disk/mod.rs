@@ -1,4 +1,5 @@
 //! What a brick does to its disk, and what is on it when it dies.
 
 mod crash;
+mod power;
 mod strace;
