@@ -16,12 +16,14 @@ use mortar_proto::volume::VolumeFile;
 use mortar_xlators::graph::{self, Spec};
 use mortar_xlators::io_stats::IoStats;
 use mortar_xlators::types::ClientId;
-use mortar_xlators::xlator::{Health, Subvol, Upcall};
+use mortar_xlators::xlator::{Health, Subvol, Upcall, Xlator};
 use tokio::time::timeout_at;
 
+use crate::remote::Remote;
+
 /// How long a volume that can already be used waits for its other bricks: a copy that is only late to connect should
-/// not be blamed for what it missed in its first second.
-const LATECOMERS_WITHIN: Duration = Duration::from_secs(1);
+/// not be blamed for what it missed in its first moments.
+const LATECOMERS_WITHIN: Duration = Duration::from_secs(2);
 
 /// A volume, connected to its bricks.
 #[derive(Debug)]
@@ -29,7 +31,7 @@ pub struct Volume {
     file: VolumeFile,
     /// The top of the graph.
     stats: Arc<IoStats>,
-    leaves: Vec<Subvol>,
+    leaves: Vec<Arc<Remote>>,
 }
 
 /// Whether a client may change the volume.
@@ -54,13 +56,18 @@ impl Volume {
             &spec,
             client,
             &mut |brick, notices| {
-                let leaf = remote::Remote::connect(brick, file.id, client, notices);
+                let leaf = Remote::open(brick, file.id, client, notices);
                 leaves.push(Arc::clone(&leaf));
                 leaf
             },
             &upcall,
         );
         Self { file, stats: IoStats::new(root), leaves }
+    }
+
+    /// Say goodbye to the bricks, so that others need not wait for what this client holds. For a process that ends.
+    pub async fn close(&self) {
+        futures::future::join_all(self.leaves.iter().map(|leaf| leaf.close())).await;
     }
 
     /// The top of the graph.
@@ -82,18 +89,18 @@ impl Volume {
     /// Wait until enough bricks are connected to work; the error says what is wrong with the others.
     pub async fn ready(&self, patience: Duration) -> Result<()> {
         let deadline = Instant::now() + patience;
-        if !is_up(&self.root(), deadline).await {
+        if !is_up(self.stats.as_ref(), deadline).await {
             let problems = volume::problems(&self.file).await;
             bail!("too few bricks of volume {} can be used: {}", self.file.name, problems.join("; "));
         }
         let deadline = deadline.min(Instant::now() + LATECOMERS_WITHIN);
-        futures::future::join_all(self.leaves.iter().map(|leaf| is_up(leaf, deadline))).await;
+        futures::future::join_all(self.leaves.iter().map(|leaf| is_up(leaf.as_ref(), deadline))).await;
         Ok(())
     }
 }
 
 /// Whether a layer serves before the deadline.
-async fn is_up(layer: &Subvol, deadline: Instant) -> bool {
+async fn is_up(layer: &dyn Xlator, deadline: Instant) -> bool {
     let mut health = layer.health();
     let up = health.wait_for(|health| Health::is_up(*health));
     matches!(timeout_at(deadline.into(), up).await, Ok(Ok(_)))

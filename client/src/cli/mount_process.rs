@@ -55,6 +55,7 @@ async fn serve(plan: &Plan) -> Result<ExitCode> {
         _ = interrupted.recv() => end(&mut mount)?,
         _ = terminated.recv() => end(&mut mount)?,
     }
+    volume.close().await;
     tracing::info!(at = %shown, "unmounted");
     Ok(ExitCode::SUCCESS)
 }

@@ -24,8 +24,11 @@ use super::run_dir::RunDir;
 use super::{print, runtime, table};
 use crate::volume;
 
-/// How long bricks and mounts may take to become ready.
-const READY_WITHIN: Duration = Duration::from_secs(60);
+/// How long bricks and mounts may take to become ready: many of them, on a machine that is busy.
+const READY_WITHIN: Duration = Duration::from_secs(120);
+
+/// How long a mount waits for bricks that are ready, so only for its connections to them.
+const BRICKS_WITHIN: Duration = Duration::from_secs(60);
 
 /// The first port that is tried. Below the range that the kernel gives to outgoing connections, so that a port that
 /// is kept in the volume file is still free tomorrow.
@@ -297,6 +300,7 @@ impl Programs {
     fn mount(&self, dir: &RunDir, mountpoint: &Path) -> Command {
         let mut command = Command::new(&self.mortar);
         command.arg("mount").arg("--foreground").args(&self.logs).arg(dir.volume_file()).arg(mountpoint);
+        command.arg("--wait").arg(BRICKS_WITHIN.as_secs().to_string());
         command
     }
 }
