@@ -86,11 +86,6 @@ impl Index {
         self.objects.blames()
     }
 
-    /// The objects with marks that are not zero, in no order: what a crawl begins with.
-    pub fn marked_objects(&self) -> Vec<Gfid> {
-        self.objects.marked()
-    }
-
     /// Add to pending counters.
     fn mark(&self, fop: &Mark) -> Result<Marked, Errno> {
         let set = |mark: &&Pending| !mark.counters.is_zero();

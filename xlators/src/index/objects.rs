@@ -103,12 +103,6 @@ impl Objects {
         let dirty = states.values().filter(|state| state.intersects(State::IN_DIRTY)).count();
         (self.pending.load(Ordering::Relaxed) as u64, dirty as u64)
     }
-
-    /// The objects with marks, in no order.
-    pub(super) fn marked(&self) -> Vec<Gfid> {
-        let states = self.states.lock();
-        states.iter().filter(|(_, state)| state.intersects(State::MARKED)).map(|(gfid, _)| *gfid).collect()
-    }
 }
 
 fn count(counter: &AtomicUsize, before: impl Into<bool>, after: impl Into<bool>) {
