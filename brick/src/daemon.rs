@@ -1,6 +1,6 @@
 //! The process around a brick: arguments, logs, signals, readiness.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -153,11 +153,23 @@ fn find<'a>(volume: &'a VolumeFile, args: &BrickArgs) -> Result<&'a BrickEntry> 
     if let (true, Some(listen)) = (found.len() > 1, &args.listen) {
         found.retain(|brick| brick.address == *listen);
     }
+    if found.len() > 1 {
+        // Hosts often have the same paths.
+        found.retain(|brick| is_here(brick));
+    }
     match found[..] {
         [brick] => Ok(brick),
         [] => bail!("{shown} has no brick at {}: is it the right volume file? (--id names the brick)", real.display()),
-        _ => bail!("{shown} has several bricks at {}: say which with --id", real.display()),
+        _ => bail!("{shown} does not say which of its bricks is {} on this host: say it with --id", real.display()),
     }
+}
+
+/// Whether the host of a brick is this one: then a socket can be bound to its address.
+fn is_here(brick: &BrickEntry) -> bool {
+    let host = brick.address.rsplit_once(':').map_or("", |(host, _)| host);
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let mut addresses = (bare, 0).to_socket_addrs().into_iter().flatten();
+    addresses.any(|address| std::net::UdpSocket::bind(address).is_ok())
 }
 
 /// A brick that is known by a host's name listens on all addresses: the name may lead elsewhere on the host itself.
