@@ -280,7 +280,7 @@ async fn what_a_listing_showed_is_covered_until_somebody_changes_it() {
         let (a, b) = (set.client(), set.client());
         a.create(Gfid::ROOT, "f", gfid(42), "one").await.expect("created");
         a.create(Gfid::ROOT, "g", gfid(43), "two").await.expect("created");
-        a.set.forget_everything().await;
+        a.send(Unlease { objects: vec![], keep_shared: false }).await.expect("all is given back");
         let list = Readdir { gfid: Gfid::ROOT, fd: None, after: 0, bytes_max: 4096, attrs: true };
         let page = b.send(list).await.expect("listed");
         assert!(page.entries.iter().all(|e| e.found.as_ref().is_some_and(|f| f.cover == Cover::NAME | Cover::ATTRS)));
@@ -347,6 +347,36 @@ async fn the_oldest_leases_are_given_back_when_there_are_too_many() {
     }
     Client::until("some were given back", || set.log.lock().contains("Unlease")).await;
     assert_eq!(client.read(gfid(1000)).await.as_deref(), Ok("x"));
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_in_order_leaves_nothing_dirty() {
+    let set = Set::new(3, Quorum::Auto);
+    let client = set.client_with(|options| options.settle_every = Duration::from_secs(3600));
+    client.create(Gfid::ROOT, "f", gfid(42), "one").await.expect("created");
+    client.write(gfid(42), Place::End, "two").await.expect("written");
+    client.send(Unlease { objects: vec![], keep_shared: false }).await.expect("all is given back");
+    for brick in &set.bricks {
+        brick.leases.lock().client_gone(client.id);
+    }
+    Client::until("nothing is dirty", || set.bricks.iter().all(|b| b.disk.dirty().is_empty())).await;
+}
+
+#[tokio::test]
+async fn a_client_that_lost_its_quorum_forgets_what_it_was_told() {
+    let set = Set::new(3, Quorum::Auto);
+    let client = set.client();
+    client.create(Gfid::ROOT, "f", gfid(42), "one").await.expect("created");
+    client.wires[0].cut();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(*client.upcall.0.lock(), [], "two of three stand for its leases");
+    client.wires[1].cut();
+    Client::until("all is forgotten", || client.upcall.0.lock().len() == 2).await;
+    client.wires[0].mend(1);
+    client.wires[1].mend(1);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    client.write(gfid(42), Place::End, "two").await.expect("written");
+    set.agree(&[0, 1, 2]);
 }
 
 /// Clients append to the same files at random; every byte must be there once, in the same order on every copy, and

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use mortar_proto::volume::VolumeFile;
+use mortar_xlators::ctx::{Caller, Ctx};
+use mortar_xlators::fop::Unlease;
 use mortar_xlators::graph::{self, Spec};
 use mortar_xlators::io_stats::IoStats;
 use mortar_xlators::types::ClientId;
@@ -25,10 +27,14 @@ use crate::remote::Remote;
 /// not be blamed for what it missed in its first moments.
 const LATECOMERS_WITHIN: Duration = Duration::from_secs(2);
 
+/// How long a client that leaves tries to leave nothing behind.
+const LEAVE_WITHIN: Duration = Duration::from_secs(10);
+
 /// A volume, connected to its bricks.
 #[derive(Debug)]
 pub struct Volume {
     file: VolumeFile,
+    client: ClientId,
     /// The top of the graph.
     stats: Arc<IoStats>,
     leaves: Vec<Arc<Remote>>,
@@ -62,11 +68,19 @@ impl Volume {
             },
             &upcall,
         );
-        Self { file, stats: IoStats::new(root), leaves }
+        Self { file, client, stats: IoStats::new(root), leaves }
     }
 
-    /// Say goodbye to the bricks, so that others need not wait for what this client holds. For a process that ends.
+    /// Leave in order: give the leases back, with the word that every copy has what was changed under them, and say
+    /// goodbye to the bricks, so that others need not wait. For a process that ends; who only drops a volume leaves
+    /// marks behind that a healer has to look at.
     pub async fn close(&self) {
+        let ctx = Ctx::new(0, self.client, Caller::root(), Instant::now() + LEAVE_WITHIN);
+        let (root, all) = (self.root(), Unlease { objects: vec![], keep_shared: false });
+        let back = timeout_at(ctx.deadline.into(), root.send(&ctx, all));
+        if !matches!(back.await, Ok(Ok(_))) {
+            tracing::warn!("could not give all leases back: the bricks will take them");
+        }
         futures::future::join_all(self.leaves.iter().map(|leaf| leaf.close())).await;
     }
 

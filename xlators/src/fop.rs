@@ -551,7 +551,7 @@ pub struct Lease {
     pub attrs: bool,
 }
 
-/// Give leases back.
+/// Give leases back. Of no object, sent to the top of a client's graph: give all back, since the client leaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unlease {
     /// The objects, each with its epoch at this brick, and how many changes made under it all copies agree on.

@@ -132,6 +132,12 @@ impl Core {
         }
     }
 
+    /// The client leaves: every subvolume gives its leases back, as far as it can.
+    async fn leave(&self, ctx: &Ctx, unlease: crate::fop::Unlease) -> Result<crate::reply::Done> {
+        self.sets.ask_all(ctx, &unlease).await;
+        Ok(crate::reply::Done)
+    }
+
     /// The sum of what waits on all subvolumes.
     async fn backlog(&self, ctx: &Ctx, backlog: crate::fop::Backlog) -> Result<Waiting> {
         let mut sum = Waiting { pending: 0, dirty: 0 };
@@ -197,6 +203,7 @@ impl Xlator for Distribute {
             Fop::Setxattr(ref f) => inode(f.gfid, None, fop),
             Fop::Removexattr(ref f) => inode(f.gfid, None, fop),
             Fop::Listxattr(ref f) => inode(f.gfid, None, fop),
+            Fop::Unlease(fop) if fop.objects.is_empty() => answer::<f::Unlease>(core.leave(ctx, fop)),
             // Leases and marks are between replicate and its bricks.
             Fop::Lease(_) | Fop::Unlease(_) | Fop::Settle(_) | Fop::Mark(_) => {
                 Box::pin(async { Err(Errno::INVAL.into()) })

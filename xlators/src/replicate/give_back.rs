@@ -112,8 +112,9 @@ impl Replicate {
         });
     }
 
-    /// Give back every lease that is not in use: before a volume is left, or to start anew.
-    pub async fn forget_everything(&self) {
+    /// Give back every lease that is not in use, with the word that its changes are everywhere: a client that left
+    /// without it would leave marks behind.
+    pub(super) async fn give_all_back(&self) {
         loop {
             let oldest = self.cache.choose_oldest(TRIM);
             if oldest.is_empty() {

@@ -442,6 +442,20 @@ impl Cache {
         });
     }
 
+    /// The leases that fewer copies than a quorum stand for, when only these are reached: another client may be
+    /// granted them, so that nothing that was answered under them may be kept.
+    pub(super) fn unfounded(&self, up: CopySet) -> Vec<Gfid> {
+        let founded = |entry: &Entry| {
+            let holding = entry.holding(LeaseMode::Shared);
+            holding.is_empty() || self.rule.holds(holding.and(up))
+        };
+        let shards = self.shards.iter();
+        let of = |shard: &Mutex<LruCache<Gfid, Entry, RandomState>>| -> Vec<Gfid> {
+            shard.lock().iter().filter(|(_, entry)| !founded(entry)).map(|(gfid, _)| *gfid).collect()
+        };
+        shards.flat_map(of).collect()
+    }
+
     /// A copy lost everything it knew of us.
     pub(super) fn forget_copy(&self, copy: usize) {
         for shard in &self.shards {

@@ -8,7 +8,7 @@ use futures::future::join_all;
 
 use super::Replicate;
 use super::copies::CopySet;
-use crate::fop::Backlog;
+use crate::fop::{Backlog, LEASE_OBJECTS_MAX};
 use crate::xlator::Health;
 
 /// The lease term of a brick.
@@ -47,11 +47,13 @@ impl Replicate {
             set.up.remove(only);
             tracing::warn!(set = set.name, copy, "a copy is gone");
             set.say_health();
+            set.uncover_unfounded().await;
             return session;
         };
         if session != Some(current) {
             // It may have been up all the time, and a new life of it: nothing is sent to it until it knows us.
             set.up.remove(only);
+            set.uncover_unfounded().await;
             set.cache.forget_copy(copy);
             set.blamers.add(set.all());
             set.reopen(copy).await;
@@ -62,6 +64,17 @@ impl Replicate {
         set.say_health();
         set.ask_who_blames();
         Some(current)
+    }
+
+    /// What sits above must not go on believing what no quorum vouches for any more.
+    async fn uncover_unfounded(&self) {
+        let unfounded = self.cache.unfounded(self.up.get());
+        if !unfounded.is_empty() {
+            tracing::warn!(set = self.name, leases = unfounded.len(), "leases are no longer vouched for by a quorum");
+        }
+        for gfids in unfounded.chunks(LEASE_OBJECTS_MAX) {
+            self.upcall.uncover(gfids).await;
+        }
     }
 
     /// For a lease term, a copy that was restarted gives no lease of its own accord.

@@ -22,6 +22,10 @@ impl Replicate {
                 self.tell_all(ctx, &Fop::Release(release), self.up.get()).await;
                 Ok(Reply::Release(Done))
             }
+            Fop::Unlease(unlease) if unlease.objects.is_empty() => {
+                self.give_all_back().await;
+                Ok(Reply::Unlease(Done))
+            }
             // Leases and marks are this layer's own business with its copies.
             _ => Err(FopError::Refused(Errno::OPNOTSUPP)),
         }
