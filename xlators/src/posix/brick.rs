@@ -7,8 +7,9 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, Mode, XattrFlags};
+use rustix::fs::{AtFlags, FlockOperation, Mode, XattrFlags};
 use rustix::io::Errno;
 use uuid::Uuid;
 
@@ -23,6 +24,12 @@ const PROBE_VALUE: &[u8] = b"working\0";
 
 /// As many as the kernel lets a process have by default at most.
 const OPEN_FILES_MAX: u64 = 1 << 20;
+
+/// How long a start waits for the process before it: one that was killed lets go when the kernel has closed its files.
+const SERVED_WAIT: Duration = Duration::from_secs(2);
+
+/// How often it looks.
+const SERVED_POLL: Duration = Duration::from_millis(20);
 
 /// Why a directory is not served, or not made, as a brick. Every text is one line that says what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +48,7 @@ enum Why {
     HalfMade,
     WrongRootGfid,
     WrongRootHandle,
+    Served,
     AlreadyABrick,
     InsideABrick(PathBuf),
     NotEmpty(String),
@@ -63,6 +71,7 @@ impl fmt::Display for BrickError {
                 f.write_str("its gfid is not that of a volume's root: a directory from inside a volume")
             }
             Why::WrongRootHandle => f.write_str("the root's handle in .glusterfs leads to another directory"),
+            Why::Served => f.write_str("another process serves it: stop that one first"),
             Why::AlreadyABrick => f.write_str("is a brick already"),
             Why::InsideABrick(parent) => write!(f, "is inside the brick {}", parent.display()),
             Why::NotEmpty(name) => write!(f, "is not empty: it has {name}"),
@@ -207,6 +216,7 @@ pub(super) fn open(path: &Path, volume_id: Uuid, options: &PosixOptions) -> Resu
         return Err(refuse(path, Why::NoXattrs));
     }
     check_volume_id(path, at, volume_id)?;
+    claim(path, &root)?;
     check_root_gfid(path, at)?;
     if at.get_into(super::acl::ACCESS, &mut []) == Err(Errno::OPNOTSUPP) {
         tracing::warn!(path = %path.display(), "the brick's file system keeps no ACLs");
@@ -229,6 +239,20 @@ pub(super) fn open(path: &Path, volume_id: Uuid, options: &PosixOptions) -> Resu
             Ok(dirs)
         }
         (_, RootHandle::Wrong) => Err(refuse(path, Why::WrongRootHandle)),
+    }
+}
+
+/// Two processes on one brick would each trust what they remember of it, so the descriptor of the root, which stays open
+/// for the life of the brick, holds a lock. The kernel has no event for "free at last" that a deadline could bound.
+fn claim(path: &Path, root: &OwnedFd) -> Result<(), BrickError> {
+    let until = Instant::now() + SERVED_WAIT;
+    loop {
+        match rustix::fs::flock(root, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(Errno::WOULDBLOCK) if Instant::now() < until => std::thread::sleep(SERVED_POLL),
+            Err(Errno::WOULDBLOCK) => return Err(refuse(path, Why::Served)),
+            Err(errno) => return Err(doing(path, "claim it for this process")(errno)),
+        }
     }
 }
 

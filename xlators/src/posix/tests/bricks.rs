@@ -41,10 +41,12 @@ fn a_new_brick_has_what_glusterfs_wants_to_find() {
 }
 
 #[test]
-fn what_is_no_brick_of_the_volume_is_not_served() {
-    let brick = Brick::new();
+fn what_is_no_brick_of_the_volume_or_served_already_is_not_served() {
+    let mut brick = Brick::new();
     let path = brick.path("");
     let path = path.as_path();
+    assert_eq!(error_of(path), "another process serves it: stop that one first");
+    brick.posix = None;
     let set = |name: &str, value: &[u8]| lsetxattr(path, name, value, XattrFlags::empty()).unwrap();
     assert_eq!(error_of(&brick.path("absent")), "not a directory");
     std::fs::write(brick.path("file"), "").unwrap();
