@@ -9,25 +9,15 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use mortar_tests::bench;
 use tempfile::TempDir;
 
-/// The directory of the programs, which are built before the first test asks for them: `cargo test` builds only what
-/// belongs to this package.
+/// The directory of the programs, which are built before the first test asks for them.
 fn programs() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
-        let deps = std::env::current_exe().unwrap();
-        let folder = deps.parent().and_then(Path::parent).unwrap().to_owned();
-        if let Some(cargo) = std::env::var_os("CARGO") {
-            let mut build = Command::new(cargo);
-            build.args(["build", "--quiet", "-p", "mortar-client", "-p", "mortar-brick", "--bins", "--target-dir"]);
-            build.arg(folder.parent().unwrap());
-            if folder.ends_with("release") {
-                build.arg("--release");
-            }
-            assert!(build.status().unwrap().success(), "the programs do not build");
-        }
-        folder
+        bench::mortar::build().unwrap();
+        bench::mortar::folder().unwrap()
     })
 }
 

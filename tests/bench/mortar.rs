@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use parking_lot::Mutex;
 
 use super::command::{SETUP_LIMIT, clean_up, run};
 use super::contender::{Contender, Site};
@@ -59,12 +60,14 @@ impl Drop for Mortar {
     }
 }
 
-/// Build the product in the profile this program was built in: `cargo run` builds only the program that it runs, and figures of
-/// an old binary would be worse than none.
+/// Build the product in the profile this program was built in, once: `cargo run` and `cargo test` build only what belongs to
+/// this package, and what an old binary does would mislead.
 pub fn build() -> Result<()> {
-    let Some(cargo) = std::env::var_os("CARGO") else { return Ok(()) };
-    let here = std::env::current_exe()?;
-    let target = here.parent().and_then(Path::parent).context("cannot find the target directory")?;
+    static BUILT: Mutex<bool> = Mutex::new(false);
+    let mut built = BUILT.lock();
+    let cargo = std::env::var_os("CARGO").filter(|_| !*built);
+    let Some(cargo) = cargo else { return Ok(()) };
+    let target = folder()?.parent().map(Path::to_owned).context("cannot find the target directory")?;
     let mut command = Command::new(cargo);
     command
         .args(["build", "--quiet", "-p", "mortar-client", "-p", "mortar-brick", "--bins", "--target-dir"])
@@ -73,17 +76,23 @@ pub fn build() -> Result<()> {
         command.arg("--release");
     }
     eprintln!("building mortar");
-    run(&mut command, BUILD_LIMIT).map(|_| ())
+    run(&mut command, BUILD_LIMIT)?;
+    *built = true;
+    Ok(())
 }
 
-/// The `mortar` program beside this one; test programs are one directory further down.
-pub fn program() -> Result<PathBuf> {
+/// The directory of the programs of this build; test programs are one directory further down.
+pub fn folder() -> Result<PathBuf> {
     let here = std::env::current_exe()?;
-    let places = here.ancestors().skip(1).take(2).map(|directory| directory.join("mortar"));
-    places.into_iter().find(|program| program.is_file()).with_context(|| {
-        format!(
-            "there is no `mortar` beside {}: `cargo build --bins` makes it, with --release if this is",
-            here.display()
-        )
-    })
+    let folder = here.parent().context("a program is in a directory")?;
+    let folder = if folder.ends_with("deps") { folder.parent().context("deps is in a directory")? } else { folder };
+    Ok(folder.to_owned())
+}
+
+/// The `mortar` program of this build, which is made if it can be.
+pub fn program() -> Result<PathBuf> {
+    build()?;
+    let program = folder()?.join("mortar");
+    let advice = "`cargo build --bins` makes it, with --release if this is";
+    if program.is_file() { Ok(program) } else { bail!("there is no {}: {advice}", program.display()) }
 }

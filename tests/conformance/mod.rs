@@ -106,3 +106,8 @@ async fn a_brick_behind_the_wire_does_all() {
 async fn two_sets_of_three_behind_the_wire_do_all() {
     tell_all(Shape::Wire { sets: 2, copies: 3 }).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_sets_of_three_processes_do_all() {
+    tell_all(Shape::Processes { sets: 2, copies: 3 }).await;
+}

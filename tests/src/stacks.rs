@@ -1,5 +1,6 @@
 //! Volumes in this process, of every shape, on temporary directories.
 
+use std::any::Any;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +17,7 @@ use mortar_xlators::xlator::{Health, Notices, Subvol, Upcall};
 use tempfile::TempDir;
 use uuid::Uuid;
 
+use crate::cluster::Cluster;
 use crate::gate::Gate;
 use crate::tree::Tree;
 
@@ -43,6 +45,13 @@ pub enum Shape {
         /// Copies in each.
         copies: usize,
     },
+    /// The same, and every brick a process.
+    Processes {
+        /// How many sets.
+        sets: usize,
+        /// Copies in each.
+        copies: usize,
+    },
 }
 
 /// A running volume.
@@ -51,8 +60,8 @@ pub struct Stack {
     shape: Shape,
     volume: VolumeFile,
     bricks: Vec<Brick>,
-    /// Removed with everything in it when the stack goes.
-    _place: TempDir,
+    /// Takes the bricks down and removes them when it is dropped.
+    _place: Box<dyn Any + Send + Sync>,
 }
 
 /// One brick of a volume in this process.
@@ -64,6 +73,8 @@ enum Brick {
     Whole(BrickStack),
     /// All layers, and a port.
     Served(mortar_brick::Brick),
+    /// A process.
+    Process,
 }
 
 static NEXT_CLIENT: AtomicU64 = AtomicU64::new(1);
@@ -95,6 +106,7 @@ impl Shape {
             Self::Posix => (1, 1),
             Self::Spread { sets } => (sets, 1),
             Self::Replicated { sets, copies } | Self::Wire { sets, copies } => (sets, copies),
+            Self::Processes { sets, copies } => (sets, copies),
         }
     }
 }
@@ -129,6 +141,7 @@ impl Brick {
             Shape::Wire { .. } => {
                 Self::Served(mortar_brick::Brick::start(config).await.expect("a new brick can be served"))
             }
+            Shape::Processes { .. } => Self::Process,
         }
     }
 
@@ -144,13 +157,14 @@ impl Brick {
                 let spec = BrickSpec { address: brick.address().to_string(), ..spec.clone() };
                 Remote::connect(&spec, volume, client, notices)
             }
+            Self::Process => Remote::connect(spec, volume, client, notices),
         }
     }
 
     fn bare(&self) -> (&Arc<Posix>, &Arc<Gate>) {
         match self {
             Self::Bare(posix, gate) => (posix, gate),
-            Self::Whole(_) | Self::Served(_) => panic!("only a volume of bare stores shows them"),
+            Self::Whole(_) | Self::Served(_) | Self::Process => panic!("only a volume of bare stores shows them"),
         }
     }
 }
@@ -158,8 +172,20 @@ impl Brick {
 impl Stack {
     /// Make the bricks of a volume, and serve them.
     pub async fn start(shape: Shape) -> Self {
-        let place = place();
-        let volume = create(&place, shape);
+        let (place, volume): (Box<dyn Any + Send + Sync>, _) = match shape {
+            Shape::Processes { sets, copies } => {
+                let up = move || Cluster::up(sets * copies, copies, 1).expect("a volume of processes");
+                let cluster = tokio::task::spawn_blocking(up).await.expect("nobody aborts it");
+                let file = cluster.directory().join("volume.toml");
+                let text = std::fs::read_to_string(file).expect("a volume that is up has a file");
+                (Box::new(cluster) as Box<_>, VolumeFile::parse(&text).expect("it is valid"))
+            }
+            _ => {
+                let place = place();
+                let volume = create(&place, shape);
+                (Box::new(place) as Box<_>, volume)
+            }
+        };
         let mut bricks = Vec::with_capacity(volume.bricks.len());
         for number in 0..volume.bricks.len() {
             bricks.push(Brick::start(&volume, number, shape).await);
@@ -182,7 +208,7 @@ impl Stack {
         let top: Subvol = match self.shape {
             Shape::Posix => Arc::<Posix>::clone(self.bricks[0].bare().0),
             Shape::Spread { .. } => self.spread(Options { free_percent_min: 0 }),
-            Shape::Replicated { .. } | Shape::Wire { .. } => self.graph(client),
+            Shape::Replicated { .. } | Shape::Wire { .. } | Shape::Processes { .. } => self.graph(client),
         };
         let mut health = top.health();
         health.wait_for(|health| Health::is_up(*health)).await.expect("the graph is alive");

@@ -65,6 +65,13 @@ impl Cookies {
     }
 }
 
+/// Whether all parts of a directory will be at hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whole {
+    Maybe,
+    No,
+}
+
 /// A page of one subvolume.
 #[derive(Debug)]
 struct Page {
@@ -92,15 +99,17 @@ struct Listing<'a> {
 }
 
 impl Listing<'_> {
-    /// Ask the subvolumes for attributes: also to tell files from link files where these may be anywhere.
-    fn ask(&self, after: u64, bytes_max: u32) -> Readdir {
-        Readdir { after, bytes_max, attrs: self.readdir.attrs || !self.committed, ..self.readdir.clone() }
+    /// Only attributes tell a file from a link file, which may stand for another kind. But where all parts of a
+    /// directory are at hand, and all names where they belong, names are enough.
+    fn ask(&self, after: u64, whole: Whole) -> Readdir {
+        let names_do = whole == Whole::Maybe && self.committed;
+        Readdir { after, attrs: self.readdir.attrs || !names_do, ..self.readdir.clone() }
     }
 
     async fn first_page(&self) -> Result<Entries> {
         let mut pages = Vec::with_capacity(self.core.sets.count());
         let mut all_at_end = true;
-        let first = self.ask(0, self.readdir.bytes_max);
+        let first = self.ask(0, Whole::Maybe);
         for (set, answer) in self.core.sets.ask_all(self.ctx, &first).await {
             match answer {
                 Ok(page) => {
@@ -115,6 +124,9 @@ impl Listing<'_> {
         if all_at_end {
             let entries = self.whole(pages.into_iter().map(|(_, page)| page).collect());
             return Ok(Entries { entries, end: true });
+        }
+        if !first.attrs {
+            return self.next_page().await;
         }
         let mut taken = Vec::new();
         let mut bytes = 0;
@@ -133,7 +145,7 @@ impl Listing<'_> {
     async fn next_page(&self) -> Result<Entries> {
         let (mut set, mut after) = self.cookies.split(self.readdir.after);
         while set < self.core.sets.count() {
-            let page = match self.core.sets.ask(self.ctx, set, self.ask(after, self.readdir.bytes_max)).await {
+            let page = match self.core.sets.ask(self.ctx, set, self.ask(after, Whole::No)).await {
                 Ok(page) => page,
                 Err(error) if is_absent(error) && !self.layout.is_sound() => Entries { entries: vec![], end: true },
                 Err(error) => return Err(error),
@@ -263,7 +275,6 @@ impl Listing<'_> {
 
     fn file_of(&self, mut parts: Vec<(usize, DirEntry)>, belongs: Option<usize>) -> Option<DirEntry> {
         let content = parts.iter().position(|(_, entry)| entry.kind != Kind::Dir && !is_link(entry));
-        let asked_for_links = self.readdir.attrs || !self.committed;
         let Some(at) = belongs else {
             let (set, mut entry) = parts.swap_remove(content?);
             entry.cookie = self.cookies.join(set, entry.cookie);
@@ -273,19 +284,24 @@ impl Listing<'_> {
             self.know_file(set, &entry);
             return Some(entry);
         };
-        let (set, mut entry) = parts[at].clone();
-        if asked_for_links && is_link(&entry) {
-            let (target, part) = parts.swap_remove(content?);
-            if part.gfid == entry.gfid || !self.committed {
-                entry.gfid = part.gfid;
-                self.take_from(&mut entry, target, part.found?);
-            } else {
-                entry.found = None;
-            }
-        } else {
-            self.know_file(set, &entry);
-        }
+        let (set, mut entry) = parts.swap_remove(at);
         entry.cookie = self.cookies.join(set, entry.cookie);
+        if !is_link(&entry) {
+            // A listing of names: what is also elsewhere is a link file here.
+            if let Some((_, content)) = parts.iter().find(|(_, part)| entry.found.is_none() && part.kind != Kind::Dir) {
+                entry.kind = content.kind;
+            }
+            self.know_file(set, &entry);
+            return Some(entry);
+        }
+        let content = parts.iter().position(|(_, part)| part.kind != Kind::Dir && !is_link(part))?;
+        let (target, part) = parts.swap_remove(content);
+        if part.gfid == entry.gfid || !self.committed {
+            entry.gfid = part.gfid;
+            self.take_from(&mut entry, target, part.found?);
+        } else {
+            entry.found = None;
+        }
         Some(entry)
     }
 }
