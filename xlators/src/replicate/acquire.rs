@@ -142,11 +142,13 @@ impl Replicate {
                 Wanted::Wait(change) => Self::wait(ctx, change).await?,
                 Wanted::Ask { missing, holding } => {
                     let mut asking = Asking { set: self, gfid, mode, up, open: true };
-                    let answers = self.ask(ctx, gfid, mode, missing, holding).await?;
+                    let answers = self.ask(ctx, gfid, mode, missing, holding).await;
                     if let Some(pin) = asking.end(&answers.granted) {
                         return Ok(pin);
                     }
-                    if !answers.silent.is_empty() {
+                    if !answers.busy.or(answers.silent).is_empty() {
+                        // Too many wait, or we hold too much: that passes.
+                        self.trim_if_full();
                         Self::pause(ctx).await?;
                     }
                 }
@@ -169,16 +171,13 @@ impl Replicate {
         Ok(())
     }
 
-    async fn ask(&self, ctx: &Ctx, gfid: Gfid, mode: LeaseMode, missing: CopySet, holding: CopySet) -> Result<Answers> {
+    async fn ask(&self, ctx: &Ctx, gfid: Gfid, mode: LeaseMode, missing: CopySet, holding: CopySet) -> Answers {
         let alone = self.copies.len() == 1;
         let lease = Lease { gfids: smallvec![gfid], mode, wait: alone, reclaim: false, attrs: false };
         let known = self.rule.holds(holding);
         let mut answers = self.ask_copies(ctx, missing, &Lease { reclaim: known, ..lease.clone() }).await;
-        if answers.busy.is_empty() {
-            return Ok(answers);
-        }
-        if alone {
-            return Err(FopError::Refused(Errno::TIMEDOUT));
+        if alone || answers.busy.is_empty() {
+            return answers;
         }
         if !known && self.rule.holds(answers.granted().or(holding)) {
             // A copy that has just been restarted gives no new lease, but one that a quorum granted is none.
@@ -186,7 +185,7 @@ impl Replicate {
             answers.busy = CopySet::NONE;
             answers.merge(again);
             if answers.busy.is_empty() {
-                return Ok(answers);
+                return answers;
             }
         }
         self.take_back(gfid, &answers).await;
@@ -195,7 +194,7 @@ impl Replicate {
 
     /// Ask with waiting: the lowest copy, and only then the others. Copies that have just been restarted come last,
     /// since they give new leases only on the word of the others.
-    async fn ask_in_turn(&self, ctx: &Ctx, missing: CopySet, holding: CopySet, lease: Lease) -> Result<Answers> {
+    async fn ask_in_turn(&self, ctx: &Ctx, missing: CopySet, holding: CopySet, lease: Lease) -> Answers {
         let gfid = lease.gfids[0];
         let settled = missing.without(self.young.get());
         let lowest: CopySet = settled.iter().chain(missing.iter()).take(1).collect();
@@ -203,12 +202,12 @@ impl Replicate {
         if answers.busy.is_empty() {
             self.ask_the_others(ctx, missing.without(lowest), holding, &lease, &mut answers).await;
         }
-        if answers.busy.is_empty() {
-            return Ok(answers);
+        if !answers.busy.is_empty() {
+            self.take_back(gfid, &answers).await;
+            answers.granted.clear();
+            tracing::info!(ctx.id, %gfid, mode = ?lease.mode, "waited in vain for a lease");
         }
-        self.take_back(gfid, &answers).await;
-        tracing::warn!(ctx.id, %gfid, mode = ?lease.mode, "waited in vain for a lease");
-        Err(FopError::Refused(Errno::TIMEDOUT))
+        answers
     }
 
     async fn ask_the_others(&self, ctx: &Ctx, others: CopySet, holding: CopySet, lease: &Lease, answers: &mut Answers) {

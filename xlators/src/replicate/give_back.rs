@@ -105,9 +105,14 @@ impl Replicate {
         }
         let set = self.shared();
         self.runtime.spawn(async move {
-            let oldest = set.cache.choose_oldest(TRIM);
-            let again = set.give_back(&oldest).await;
-            again.into_iter().for_each(|gfid| set.give_back_when_drained(gfid));
+            while set.cache.len() > set.options.leases_max {
+                let oldest = set.cache.choose_oldest(TRIM);
+                if oldest.is_empty() {
+                    break;
+                }
+                let again = set.give_back(&oldest).await;
+                again.into_iter().for_each(|gfid| set.give_back_when_drained(gfid));
+            }
             set.trimming.store(false, Ordering::Release);
         });
     }

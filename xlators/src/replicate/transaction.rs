@@ -290,8 +290,10 @@ impl Replicate {
         };
         if let Reply::Create(made) | Reply::Mkdir(made) = &mut reply {
             made.lease = None;
-            self.cache.born(made.iatt.gfid, &grants, self.all().without(done));
-            self.trim_if_full();
+            if !grants.is_empty() {
+                self.cache.born(made.iatt.gfid, &grants, self.all().without(done));
+                self.trim_if_full();
+            }
         }
         self.cover_change(pins, &mut reply);
         reply
