@@ -134,7 +134,9 @@ impl<T> Order<T> {
                 object.take(mode);
                 let place = self.places.get_mut(&next).expect("who waits has a place");
                 place.missing -= 1;
-                if let (0, Some(item)) = (place.missing, place.item.take()) {
+                if place.missing == 0
+                    && let Some(item) = place.item.take()
+                {
                     ready.push_back((next, item));
                 }
             }
