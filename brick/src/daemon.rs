@@ -10,16 +10,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 use tracing_subscriber::EnvFilter;
 
-use crate::{Brick, BrickConfig, Extras};
+use crate::server::THREAD_STACK_BYTES;
+use crate::{Brick, BrickConfig, Extras, Threads};
 
 /// Threads that serve connections: more than a few only cost memory, since a brick's disk is what it waits for.
-const WORKERS_MAX: usize = 4;
-
-/// Threads for what must wait for the disk. Each costs memory only while it is needed.
-const BLOCKING_MAX: usize = 16;
-
-/// Enough for the deepest stack of layers, measured at a tenth of it; 2 MiB is the default.
-const THREAD_STACK_BYTES: usize = 512 << 10;
+const THREADS_MAX: usize = 4;
 
 /// How to run a brick.
 #[derive(Clone, Debug, clap::Args)]
@@ -93,15 +88,12 @@ pub fn run(args: BrickArgs) -> Result<()> {
     {
         return Err(error.into());
     }
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(cores.clamp(2, WORKERS_MAX))
-        .max_blocking_threads(BLOCKING_MAX)
+    // This thread accepts connections and waits for signals; the brick's own threads serve.
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .thread_stack_size(THREAD_STACK_BYTES)
-        .thread_name("brick")
         .enable_all()
         .build()
-        .context("cannot start threads")?;
+        .context("cannot start the runtime")?;
     runtime.block_on(serve(config))
 }
 
@@ -136,6 +128,8 @@ fn config(args: &BrickArgs) -> Result<BrickConfig> {
         None => default_listen(&brick.address)?,
     };
     let mut config = BrickConfig::new(&args.path, listen, volume, &brick.id);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    config.threads = Threads::Own(cores.min(THREADS_MAX));
     config.extras = Extras { read_only: args.read_only, trace: args.trace };
     Ok(config)
 }
@@ -147,8 +141,10 @@ fn find<'a>(volume: &'a VolumeFile, args: &BrickArgs) -> Result<&'a BrickEntry> 
         let found = volume.bricks.iter().find(|brick| brick.id == *id);
         return found.ok_or_else(|| anyhow!("{shown} has no brick with the id {id}"));
     }
-    let real = std::fs::canonicalize(&args.path).unwrap_or_else(|_| args.path.clone());
-    let here = |brick: &&BrickEntry| Path::new(&brick.path) == args.path || Path::new(&brick.path) == real;
+    // A directory that is yet to be made has no canonical path.
+    let absolute = std::path::absolute(&args.path).unwrap_or_else(|_| args.path.clone());
+    let real = std::fs::canonicalize(&args.path).unwrap_or_else(|_| absolute.clone());
+    let here = |brick: &&BrickEntry| [absolute.as_path(), real.as_path()].contains(&Path::new(&brick.path));
     let mut found: Vec<_> = volume.bricks.iter().filter(here).collect();
     if let (true, Some(listen)) = (found.len() > 1, &args.listen) {
         found.retain(|brick| brick.address == *listen);

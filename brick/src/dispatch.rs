@@ -3,26 +3,30 @@
 //! By path, without a router: there is nothing to configure, and a router brings a web framework with it.
 
 use std::convert::Infallible;
-use std::task::{Context, Poll};
+use std::sync::Arc;
 
-use futures::future::{BoxFuture, Either, Ready, ready};
+use futures::future::BoxFuture;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
 
-type Answer = Result<http::Response<Body>, Infallible>;
+/// An answer of one of the services.
+pub(crate) type Answer = Result<http::Response<Body>, Infallible>;
 
-/// Hands each request to the service that its path names.
-#[derive(Clone, Debug)]
-pub(crate) struct Dispatch<B, H, R> {
-    pub(crate) brick: B,
-    pub(crate) health: H,
-    pub(crate) reflection: R,
-}
+/// Answers a request of any service.
+pub(crate) type Handler = Arc<dyn Fn(http::Request<Body>) -> BoxFuture<'static, Answer> + Send + Sync>;
 
 /// A service as tonic makes it.
 pub(crate) trait Grpc:
-    Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible, Future = BoxFuture<'static, Answer>>
+    Service<
+        http::Request<Body>,
+        Response = http::Response<Body>,
+        Error = Infallible,
+        Future = BoxFuture<'static, Answer>,
+    > + Clone
+    + Send
+    + Sync
+    + 'static
 {
 }
 
@@ -32,27 +36,23 @@ impl<S> Grpc for S where
             Response = http::Response<Body>,
             Error = Infallible,
             Future = BoxFuture<'static, Answer>,
-        >
+        > + Clone
+        + Send
+        + Sync
+        + 'static
 {
 }
 
-impl<B: Grpc, H: Grpc, R: Grpc> Service<http::Request<Body>> for Dispatch<B, H, R> {
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = Either<BoxFuture<'static, Answer>, Ready<Answer>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+/// Hands each request to the service that its path names.
+pub(crate) fn dispatch(brick: impl Grpc, health: impl Grpc, reflection: impl Grpc) -> Handler {
+    Arc::new(move |request| {
         let path = request.uri().path();
         let service = path.strip_prefix('/').and_then(|path| path.split('/').next()).unwrap_or_default();
         match service {
-            "mortar.v1.Brick" => Either::Left(self.brick.call(request)),
-            "grpc.health.v1.Health" => Either::Left(self.health.call(request)),
-            "grpc.reflection.v1.ServerReflection" => Either::Left(self.reflection.call(request)),
-            _ => Either::Right(ready(Ok(Status::unimplemented("a brick has no such service").into_http()))),
+            "mortar.v1.Brick" => brick.clone().call(request),
+            "grpc.health.v1.Health" => health.clone().call(request),
+            "grpc.reflection.v1.ServerReflection" => reflection.clone().call(request),
+            _ => Box::pin(async { Ok(Status::unimplemented("a brick has no such service").into_http()) }),
         }
-    }
+    })
 }

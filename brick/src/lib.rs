@@ -5,6 +5,7 @@
 
 pub mod daemon;
 mod dispatch;
+mod server;
 mod service;
 pub mod session;
 pub mod stack;
@@ -15,26 +16,21 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use mortar_proto::DESCRIPTORS;
 use mortar_proto::volume::VolumeFile;
-use mortar_proto::{CONNECTION_WINDOW_BYTES, DESCRIPTORS, HTTP_FRAME_BYTES_MAX, STREAM_WINDOW_BYTES};
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
-use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 use tracing::info;
 
 pub use crate::daemon::{BrickArgs, run};
-use crate::dispatch::Dispatch;
+use crate::dispatch::dispatch;
+use crate::server::Server;
+pub use crate::server::Threads;
 use crate::service::{Identity, Service};
 use crate::session::Sessions;
 pub use crate::stack::{Extras, Stack};
 
 /// How long a session outlives the last message of its client.
 pub const LEASE_TERM: Duration = Duration::from_secs(10);
-
-/// How often the two ends of an idle connection look whether the other is there.
-const KEEPALIVE: Duration = Duration::from_secs(10);
 
 /// How long connections may take to close when the brick stops.
 const STOP_WAIT: Duration = Duration::from_secs(2);
@@ -52,6 +48,8 @@ pub struct BrickConfig {
     pub brick_id: String,
     /// How long a session outlives the last message of its client: [`LEASE_TERM`], except in tests.
     pub lease_term: Duration,
+    /// Where it serves connections.
+    pub threads: Threads,
     /// What it does beside serving.
     pub extras: Extras,
 }
@@ -61,7 +59,8 @@ impl BrickConfig {
     pub fn new(path: impl Into<PathBuf>, listen: impl Into<String>, volume: VolumeFile, brick_id: &str) -> Self {
         let (path, listen) = (path.into(), listen.into());
         let brick_id = brick_id.to_owned();
-        Self { path, listen, volume, brick_id, lease_term: LEASE_TERM, extras: Extras::default() }
+        let (lease_term, threads, extras) = (LEASE_TERM, Threads::Shared, Extras::default());
+        Self { path, listen, volume, brick_id, lease_term, threads, extras }
     }
 }
 
@@ -72,8 +71,7 @@ pub struct Brick {
     service: Service,
     sessions: Arc<Sessions>,
     stack: Stack,
-    stop: Option<oneshot::Sender<()>>,
-    server: JoinHandle<Result<(), tonic::transport::Error>>,
+    server: Option<Server>,
 }
 
 impl Brick {
@@ -109,22 +107,10 @@ impl Brick {
             .register_encoded_file_descriptor_set(DESCRIPTORS)
             .build_v1()
             .context("cannot read the description of the protocol")?;
-        let (stop, stopped) = oneshot::channel::<()>();
-        let dispatch = Dispatch { brick: service.clone().into_server(), health: health_service, reflection };
-        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-        let server = Server::builder()
-            .initial_stream_window_size(STREAM_WINDOW_BYTES)
-            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-            .max_frame_size(HTTP_FRAME_BYTES_MAX)
-            .http2_keepalive_interval(Some(KEEPALIVE))
-            .http2_keepalive_timeout(Some(KEEPALIVE))
-            .serve_with_incoming_shutdown(dispatch, incoming, async {
-                // An error says that the brick was dropped, which stops it as well.
-                let _ = stopped.await;
-            });
-        let server = tokio::spawn(server);
+        let handler = dispatch(service.clone().into_server(), health_service, reflection);
+        let server = Server::start(listener, config.threads, handler).context("cannot start threads")?;
         info!(brick = config.brick_id, volume = config.volume.name, %address, path = %config.path.display(), "serving");
-        Ok(Self { address, service, sessions, stack, stop: Some(stop), server })
+        Ok(Self { address, service, sessions, stack, server: Some(server) })
     }
 
     /// Where it listens.
@@ -145,19 +131,15 @@ impl Brick {
     /// Stop: what runs runs to its end, clients are told, the connections close.
     pub async fn shutdown(mut self) {
         self.sessions.end_all().await;
-        if let Some(stop) = self.stop.take() {
-            // An error says that the server has stopped already.
-            let _ = stop.send(());
-        }
-        if tokio::time::timeout(STOP_WAIT, &mut self.server).await.is_err() {
-            info!("connections were still open when the brick stopped");
+        if let Some(server) = self.server.take() {
+            server.drain(STOP_WAIT).await;
         }
     }
 }
 
 impl Drop for Brick {
     fn drop(&mut self) {
-        self.server.abort();
+        self.server = None;
         self.sessions.crash();
     }
 }

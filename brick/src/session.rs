@@ -22,9 +22,9 @@ use mortar_xlators::types::ClientId;
 use mortar_xlators::xlator::{Notice, Notices, Subvol};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
-use tokio::task::{AbortHandle, JoinHandle};
+use tokio::task::AbortHandle;
 use tonic::Status;
-use tracing::{info, warn};
+use tracing::info;
 
 pub(crate) use self::lane::Connection;
 use self::lane::{Inputs, Lane};
@@ -112,12 +112,43 @@ pub(crate) enum LaneKind {
 struct Session {
     nonce: u64,
     heard: Arc<Heard>,
-    data: mpsc::Sender<Connection>,
-    control: mpsc::Sender<Connection>,
+    data: Seat,
+    control: Seat,
     notices: Notices,
     ended: watch::Receiver<bool>,
+    /// Lanes hold a copy; the keeper waits until there is none.
+    alive: Mutex<Option<mpsc::Sender<()>>>,
     /// The lanes and the keeper.
-    tasks: Vec<AbortHandle>,
+    tasks: Mutex<Vec<AbortHandle>>,
+}
+
+/// Where a lane is, or will be.
+#[derive(Debug)]
+struct Seat {
+    connections: mpsc::Sender<Connection>,
+    /// What the lane begins with. It begins where its first connection is served, to be on the same thread.
+    inputs: Mutex<Option<Inputs>>,
+}
+
+impl Seat {
+    fn new(heard: &Heard, notices: mpsc::UnboundedReceiver<Notice>) -> Self {
+        let (connections, receiver) = mpsc::channel(1);
+        let inputs = Inputs { connections: receiver, notices, end: heard.end.subscribe() };
+        Self { connections, inputs: Mutex::new(Some(inputs)) }
+    }
+}
+
+/// Held by a running lane. A lane that ends, also by a panic, ends the session.
+#[derive(Debug)]
+struct Alive {
+    heard: Arc<Heard>,
+    _counted: mpsc::Sender<()>,
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.heard.end();
+    }
 }
 
 /// All sessions of a brick.
@@ -188,11 +219,21 @@ impl Sessions {
     pub(crate) async fn join(&self, hello: &pb::Hello, kind: LaneKind, connection: Connection) -> Result<(), Status> {
         let gone = || Status::aborted("the session ended");
         let session = self.all.lock().get(&client_id(hello)).cloned().ok_or_else(gone)?;
-        let lane = match kind {
+        let seat = match kind {
             LaneKind::Data => &session.data,
             LaneKind::Control => &session.control,
         };
-        lane.send(connection).await.map_err(|_| gone())?;
+        if let Some(inputs) = seat.inputs.lock().take() {
+            let counted = session.alive.lock().clone().ok_or_else(gone)?;
+            let alive = Alive { heard: Arc::clone(&session.heard), _counted: counted };
+            let lane = Lane::new(Arc::clone(&self.top), Arc::clone(&session.heard));
+            let task = tokio::spawn(async move {
+                lane.run(inputs).await;
+                drop(alive);
+            });
+            session.tasks.lock().push(task.abort_handle());
+        }
+        seat.connections.send(connection).await.map_err(|_| gone())?;
         if kind == LaneKind::Control {
             // Recalls that the last connection did not deliver are repeated; the lane has the new one by then.
             let attached = self.clients.attach(session.heard.client, session.notices.clone());
@@ -205,34 +246,27 @@ impl Sessions {
         let heard = Arc::new(Heard::new(client, peer.to_owned()));
         let (notices, notices_rx) = mpsc::unbounded_channel();
         let (_, no_notices) = mpsc::unbounded_channel();
-        let (data, data_rx) = mpsc::channel(1);
-        let (control, control_rx) = mpsc::channel(1);
+        let (alive, lanes) = mpsc::channel(1);
         let (ended_tx, ended) = watch::channel(false);
-        let lane = || Lane::new(Arc::clone(&self.top), Arc::clone(&heard));
-        let lanes = [
-            tokio::spawn(lane().run(Inputs { connections: data_rx, notices: no_notices, end: heard.end.subscribe() })),
-            tokio::spawn(lane().run(Inputs {
-                connections: control_rx,
-                notices: notices_rx,
-                end: heard.end.subscribe(),
-            })),
-        ];
-        let mut tasks: Vec<_> = lanes.iter().map(JoinHandle::abort_handle).collect();
-        let keeper = Keeper {
-            sessions: Arc::clone(self),
-            heard: Arc::clone(&heard),
-            end: heard.end.subscribe(),
-            ended: ended_tx,
-        };
+        let keeper = Keeper { sessions: Arc::clone(self), heard: Arc::clone(&heard), lanes, ended: ended_tx };
         let blames = tell_blames(self.clients.blames(), notices.clone());
-        tasks.push(tokio::spawn(keeper.keep(lanes, blames)).abort_handle());
-        Arc::new(Session { nonce, heard, data, control, notices, ended, tasks })
+        let keeper = tokio::spawn(keeper.keep(blames));
+        Arc::new(Session {
+            nonce,
+            data: Seat::new(&heard, no_notices),
+            control: Seat::new(&heard, notices_rx),
+            heard,
+            notices,
+            ended,
+            alive: Mutex::new(Some(alive)),
+            tasks: Mutex::new(vec![keeper.abort_handle()]),
+        })
     }
 
     /// Stop every task at once, as a crash would.
     pub(crate) fn crash(&self) {
         for (_, session) in self.all.lock().drain() {
-            session.tasks.iter().for_each(AbortHandle::abort);
+            session.tasks.lock().iter().for_each(AbortHandle::abort);
         }
     }
 
@@ -273,29 +307,25 @@ impl Sessions {
 struct Keeper {
     sessions: Arc<Sessions>,
     heard: Arc<Heard>,
-    end: watch::Receiver<bool>,
+    /// Closed when no lane is left.
+    lanes: mpsc::Receiver<()>,
     ended: watch::Sender<bool>,
 }
 
 impl Keeper {
-    async fn keep(mut self, lanes: [JoinHandle<()>; 2], blames: impl Future<Output = ()>) {
+    async fn keep(mut self, blames: impl Future<Output = ()>) {
         let client = self.heard.client;
-        let [data, control] = lanes;
-        let (mut data, mut control) = (data, control);
         let why = tokio::select! {
             why = self.silence() => why,
             () = blames => "the brick's index is gone",
-            _ = &mut data => "its data lane broke",
-            _ = &mut control => "its control lane broke",
         };
         self.heard.end();
-        for lane in [data, control] {
-            if !lane.is_finished()
-                && let Err(error) = lane.await
-            {
-                warn!(client = %client_text(client), %error, "a session's lane broke");
-            }
+        let session = self.sessions.all.lock().get(&client).cloned();
+        if let Some(session) = session {
+            // A lane that has not begun will not.
+            session.alive.lock().take();
         }
+        while self.lanes.recv().await.is_some() {}
         self.sessions.clients.gone(client);
         self.sessions.all.lock().remove(&client);
         self.ended.send_replace(true);
@@ -304,8 +334,9 @@ impl Keeper {
     }
 
     /// Wait until the client was silent for a lease term, or somebody ends the session.
-    async fn silence(&mut self) -> &'static str {
+    async fn silence(&self) -> &'static str {
         let term = self.sessions.lease_term;
+        let mut end = self.heard.end.subscribe();
         loop {
             let left = term.saturating_sub(self.heard.silence());
             if left.is_zero() {
@@ -313,7 +344,7 @@ impl Keeper {
             }
             tokio::select! {
                 () = tokio::time::sleep(left) => {}
-                _ = self.end.wait_for(|end| *end) => return "ended",
+                _ = end.wait_for(|end| *end) => return "ended",
             }
         }
     }

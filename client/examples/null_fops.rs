@@ -1,6 +1,6 @@
 //! What a fop costs on the wire: round trips per second and CPU per fop on both sides, with a brick that answers at once.
 //!
-//! `cargo run --release --example null_fops -- [FOPS]`. The bricks are processes of their own, as they are in life.
+//! `cargo run --release --example null_fops -- [FOPS [CLIENT_WORKERS [BRICK_WORKERS]]]`. The bricks are processes of their own, as they are in life.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -73,9 +73,13 @@ fn volume() -> VolumeFile {
     VolumeFile::create("gv0", uuid::Uuid::from_u128(7), shape, &["127.0.0.1:1:/b".to_owned()]).expect("a volume")
 }
 
-fn serve() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads");
-    runtime.block_on(async {
+fn runtime(workers: usize) -> tokio::runtime::Runtime {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build();
+    runtime.expect("threads")
+}
+
+fn serve(workers: usize) {
+    runtime(workers).block_on(async {
         let null: Subvol = Arc::new(Null(watch::Sender::new(Health::Up { session: 1 })));
         let stack = Stack::over("b", null, Arc::new(Nobody(watch::Sender::new(false))), Extras::default());
         let config = BrickConfig::new("/b", "127.0.0.1:0", volume(), "gv0-client-0");
@@ -142,23 +146,24 @@ async fn run(name: &str, bricks: &[Subvol], children: &[Child], callers: usize, 
 }
 
 fn main() {
-    let first = std::env::args().nth(1).unwrap_or_default();
-    if first == "serve" {
-        return serve();
+    let argument = |n: usize| std::env::args().nth(n).and_then(|text| text.parse::<usize>().ok());
+    if std::env::args().nth(1).is_some_and(|first| first == "serve") {
+        return serve(argument(2).unwrap_or(2));
     }
-    let fops = first.parse().unwrap_or(60_000);
+    let fops = argument(1).unwrap_or(60_000);
+    let brick_workers = argument(3).unwrap_or(2).to_string();
     let me = std::env::current_exe().expect("this program");
     let mut children = Vec::new();
     let mut addresses = Vec::new();
     for _ in 0..3 {
-        let mut child = Command::new(&me).arg("serve").stdout(Stdio::piped()).spawn().expect("a brick");
+        let mut child =
+            Command::new(&me).args(["serve", &brick_workers]).stdout(Stdio::piped()).spawn().expect("a brick");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("its output")).read_line(&mut line).expect("its address");
         addresses.push(line.trim().to_owned());
         children.push(child);
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads");
-    runtime.block_on(async {
+    runtime(argument(2).unwrap_or(2)).block_on(async {
         let (notices, _receiver) = mpsc::unbounded_channel();
         let bricks: Vec<Subvol> = addresses
             .iter()
