@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use mortar_brick::session::Clients;
-use mortar_brick::{Brick, BrickConfig, Extras, Stack};
+use mortar_brick::{Brick, BrickConfig, Extras, Stack, Threads};
 use mortar_client::remote::Remote;
 use mortar_proto::volume::{Shape, VolumeFile};
 use mortar_xlators::ctx::{Caller, Ctx};
@@ -129,6 +129,7 @@ fn volume() -> VolumeFile {
 fn config(volume: &VolumeFile, listen: &str, term: Duration) -> BrickConfig {
     let mut config = BrickConfig::new("/bricks/0", listen, volume.clone(), "gv0-client-0");
     config.lease_term = term;
+    config.threads = Threads::Own(2);
     config
 }
 

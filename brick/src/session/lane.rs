@@ -37,6 +37,10 @@ use super::{Heard, LEASE_TERM_GRACE};
 /// Requests that run or wait at the same time; then the lane reads no further frame.
 const IN_FLIGHT_MAX: usize = 1024;
 
+/// Asked-for leases that wait for other clients; one more is told to try again. They never keep the lane from reading:
+/// behind them may be what another client waits for.
+const PARKED_MAX: usize = 4096;
+
 /// Bytes of payloads of requests that run or wait.
 const BYTES_IN_FLIGHT_MAX: usize = 64 << 20;
 
@@ -190,7 +194,8 @@ impl Lane {
 
     async fn event(&mut self, inputs: &mut Inputs) -> Event {
         let full = self.connection.as_ref().is_some_and(|connection| connection.outbox.is_full());
-        let may_read = !full && self.busy.len() < IN_FLIGHT_MAX && self.bytes_in_flight < BYTES_IN_FLIGHT_MAX;
+        let in_flight = self.busy.len() - self.parked.len();
+        let may_read = !full && in_flight < IN_FLIGHT_MAX && self.bytes_in_flight < BYTES_IN_FLIGHT_MAX;
         let connection = self.connection.as_mut();
         tokio::select! {
             biased;
@@ -282,12 +287,7 @@ impl Lane {
     /// Run a request now, or line it up.
     async fn admit(&mut self, job: Job) {
         if matches!(job.fop, Fop::Lease(_)) {
-            let mut future = self.execute(job);
-            match poll!(&mut future) {
-                Poll::Ready(finished) => self.done(finished),
-                Poll::Pending => self.parked.push(Running { ticket: None, future }),
-            }
-            return;
+            return self.ask_for_lease(job).await;
         }
         let touches = touches(&job.fop);
         if !self.order.is_free(&touches) {
@@ -299,6 +299,19 @@ impl Lane {
             Poll::Pending => {
                 let ticket = Some(self.order.hold(touches));
                 self.running.push(Running { ticket, future });
+            }
+        }
+    }
+
+    async fn ask_for_lease(&mut self, job: Job) {
+        let (id, save, bytes) = (job.id, job.save, job.bytes);
+        let mut future = self.execute(job);
+        match poll!(&mut future) {
+            Poll::Ready(finished) => self.done(finished),
+            Poll::Pending if self.parked.len() < PARKED_MAX => self.parked.push(Running { ticket: None, future }),
+            Poll::Pending => {
+                let answer = answer_to_wire(Err(FopError::Refused(Errno::AGAIN)));
+                self.done(Finished { id, save, bytes, answer });
             }
         }
     }
