@@ -97,7 +97,9 @@ impl Server {
         let mut list = Vec::new();
         for name in names.iter().map(XattrName::as_bytes) {
             // As in every file system, only root sees what only root may read.
-            let hidden = name.starts_with(b"trusted.") && ctx.caller.uid != 0;
+            let roots = name.starts_with(b"trusted.") && ctx.caller.uid != 0;
+            // The labels of the brick's own machine.
+            let hidden = roots || name == CAPABILITY || name == LABEL;
             if !hidden && !is_internal(name) && self.serves(name).is_ok() {
                 list.extend_from_slice(name);
                 list.push(0);
