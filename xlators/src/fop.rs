@@ -545,7 +545,8 @@ pub struct Lease {
     pub mode: LeaseMode,
     /// Wait (until the deadline of the request) for a holder to give up; else answer `EAGAIN` at once and recall nobody.
     pub wait: bool,
-    /// The asker held this lease before the brick restarted or the session was lost: allowed during grace.
+    /// The asker held this lease before the brick restarted or the session was lost, or a quorum of the set has just
+    /// granted it: allowed during grace.
     pub reclaim: bool,
     /// Also send each object's attributes, layout and link target.
     pub attrs: bool,

@@ -15,7 +15,8 @@ use tokio::sync::futures::OwnedNotified;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::copies::CopySet;
-use super::lease::{Outcome, Pin, Recalled, Wanted};
+use super::entry::Recalled;
+use super::lease::{Outcome, Pin, Wanted};
 use super::pending::Accused;
 use super::{OWN_DEADLINE, Replicate};
 use crate::ctx::Ctx;

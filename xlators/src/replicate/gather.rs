@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::Replicate;
 use super::copies::CopySet;
-use super::lease::Recalled;
+use super::entry::Recalled;
 use super::pending::Accused;
 use super::spread::read_child;
 use crate::ctx::Ctx;

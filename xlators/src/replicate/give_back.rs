@@ -10,7 +10,8 @@ use futures::future::join_all;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::Replicate;
-use super::lease::{Later, Recalled};
+use super::entry::Recalled;
+use super::lease::Later;
 use crate::fop::{LEASE_OBJECTS_MAX, Settle, Settled, Unlease};
 use crate::types::{Epoch, Gfid};
 use crate::xlator::Notice;

@@ -6,17 +6,16 @@
 //! Invariant: a lease that is being given back takes no new pin; it is given back when the last pin is gone.
 
 use std::hash::BuildHasher;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use foldhash::fast::RandomState;
 use lru::LruCache;
 use parking_lot::{Mutex, MutexGuard};
-use smallvec::{SmallVec, smallvec};
-use tokio::sync::Notify;
+use smallvec::SmallVec;
 use tokio::sync::futures::OwnedNotified;
 
 use super::copies::CopySet;
+use super::entry::{AtCopy, Entry, Epochs, Recalled};
 use super::pending::Accused;
 use super::quorum::Rule;
 use crate::fop::Settled;
@@ -24,109 +23,6 @@ use crate::types::{Class, Epoch, Gfid, LeaseMode};
 
 /// Power of two, enough that two threads seldom meet in one shard.
 const SHARDS: usize = 32;
-
-/// What one copy granted, and what was done there since.
-#[derive(Clone, Copy, Debug, Default)]
-struct AtCopy {
-    grant: Option<(Epoch, LeaseMode)>,
-    /// Changes it admitted under the grant; `None` when an answer never came, so that the number is not known.
-    changes: Option<u64>,
-}
-
-impl AtCopy {
-    fn covers(&self, mode: LeaseMode) -> bool {
-        self.grant.is_some_and(|(_, held)| held >= mode)
-    }
-}
-
-/// Epochs by copy.
-pub(super) type Epochs = SmallVec<[Option<Epoch>; 3]>;
-
-/// One leased object.
-#[derive(Debug)]
-struct Entry {
-    at: SmallVec<[AtCopy; 3]>,
-    /// Whom the copies blamed when they granted, and whom we blamed since.
-    accused: Accused,
-    /// Whom we blamed under this lease, on disk, by class.
-    blamed: Accused,
-    /// Fops that run under it.
-    pins: u32,
-    /// Somebody wants it (or it is to leave the cache): what may stay is less than this.
-    recalled: Option<LeaseMode>,
-    /// A recall came since it began to be given back, perhaps for a grant that came since, too.
-    recalled_again: bool,
-    /// A request for it is under way.
-    asking: bool,
-    /// Recalls of grants whose answer we have not seen yet.
-    early: Vec<(Epoch, LeaseMode)>,
-    /// A change ended without a quorum that agrees, or a blame could not be written.
-    unsettled: bool,
-    /// Stands in the list of what is to be settled.
-    listed: bool,
-    /// When it was last pinned for a change, in ticks of the settler.
-    tick: u32,
-    /// Which grant of all in this cache was the last for it.
-    since: u64,
-    /// Who waits for anything to change here.
-    wake: Option<Arc<Notify>>,
-}
-
-impl Entry {
-    fn new(copies: usize) -> Self {
-        Self {
-            at: smallvec![AtCopy::default(); copies],
-            accused: Accused::default(),
-            blamed: Accused::default(),
-            pins: 0,
-            recalled: None,
-            recalled_again: false,
-            asking: false,
-            early: Vec::new(),
-            unsettled: false,
-            listed: false,
-            tick: 0,
-            since: 0,
-            wake: None,
-        }
-    }
-
-    fn holding(&self, mode: LeaseMode) -> CopySet {
-        self.at.iter().enumerate().filter(|(_, at)| at.covers(mode)).map(|(copy, _)| copy).collect()
-    }
-
-    fn wait(&mut self) -> OwnedNotified {
-        Arc::clone(self.wake.get_or_insert_with(Arc::default)).notified_owned()
-    }
-
-    fn wake(&mut self) {
-        if let Some(wake) = self.wake.take() {
-            wake.notify_waiters();
-        }
-    }
-
-    fn epochs(&self) -> Epochs {
-        self.at.iter().map(|at| at.grant.map(|(epoch, _)| epoch)).collect()
-    }
-
-    fn recall(&mut self, epoch: Epoch, wanted: LeaseMode) -> Recalled {
-        if !self.at.iter().any(|at| at.grant.is_some_and(|(held, _)| held == epoch)) {
-            return Recalled::Unknown;
-        }
-        let first = self.recalled.is_none();
-        self.recalled = self.recalled.max(Some(wanted));
-        self.recalled_again = true;
-        if first { Recalled::GiveBack } else { Recalled::Noted }
-    }
-
-    fn is_idle(&self) -> bool {
-        self.pins == 0 && !self.asking && self.recalled.is_none()
-    }
-
-    fn holds_nothing(&self) -> bool {
-        self.at.iter().all(|at| at.grant.is_none())
-    }
-}
 
 /// A lease in use by one fop; must be handed to [`Cache::unpin`].
 #[derive(Debug)]
@@ -174,17 +70,6 @@ pub(super) struct Outcome {
     pub(super) unsettled: bool,
     /// Blames written, by object.
     pub(super) blamed: SmallVec<[(Gfid, Class, CopySet); 2]>,
-}
-
-/// A recall that was noted.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Recalled {
-    /// Give it back when its pins are gone.
-    GiveBack,
-    /// It is on its way back, or will be looked at when the answer to our request is there.
-    Noted,
-    /// No such grant is known here: it was granted to a request that nobody waited for.
-    Unknown,
 }
 
 /// What a copy is to be told when a lease is given back.

@@ -11,6 +11,7 @@
 
 mod acquire;
 mod copies;
+mod entry;
 mod finish;
 mod gather;
 mod give_back;
