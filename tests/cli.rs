@@ -3,6 +3,7 @@
 //! Runs the programs `mortar` and `brickd` as a person would. Needs root.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -312,4 +313,42 @@ fn status_fails_when_a_brick_is_down() {
     assert!(!output.status.success() && said.contains("2 of 3 bricks up") && said.contains("DOWN"), "{said}");
     let dump = run(mortar().arg("statedump").arg(up.path()));
     assert!(!dump.status.success() && String::from_utf8(dump.stdout).unwrap().contains("brick gv0-client-2"));
+}
+
+#[test]
+fn a_mount_whose_process_died_is_replaced() {
+    let mnt = scratch();
+    let at = mnt.path().join("m");
+    let up = Up::new(&["--bricks", "1", "--replica", "1", "--mount", at.to_str().unwrap()]);
+    fs::write(at.join("file"), "content").unwrap();
+    let pid = rustix::process::Pid::from_raw(up.pid("mount-1")).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    while fs::metadata(&at).is_ok() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let log = mnt.path().join("log");
+    succeeds(mortar().arg("mount").arg(up.path()).arg(&at).arg("--log-file").arg(&log));
+    assert_eq!(fs::read(at.join("file")).unwrap(), b"content");
+    fails(mortar().arg("mount").arg(up.path()).arg(&at), &["is mounted at", "already"]);
+    succeeds(mortar().arg("umount").arg(&at));
+}
+
+#[test]
+fn ctrl_c_stops_the_mount_and_the_bricks() {
+    let mnt = scratch();
+    let at = mnt.path().join("m");
+    let dir = mnt.path().join("volume");
+    let mut command = mortar();
+    command.arg("up").arg(&dir).args(["--bricks", "3", "--mount"]).arg(&at);
+    let mut up = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(up.stdout.take().unwrap()).lines();
+    assert!(said.any(|line| line.unwrap().contains("Running until Ctrl-C")));
+    fs::write(at.join("file"), "content").unwrap();
+    let pid = rustix::process::Pid::from_child(&up);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert!(said.any(|line| line.unwrap().contains("the data is kept")));
+    assert!(up.wait().unwrap().success());
+    assert!(!at.join("file").exists());
+    let left: Vec<_> = fs::read_dir(dir.join("run")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["lock"]);
 }

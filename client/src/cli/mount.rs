@@ -182,7 +182,10 @@ fn check_mountpoint(path: &Path) -> Result<PathBuf> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => bail!("mount point {shown} does not exist"),
         Err(error) => return Err(error).with_context(|| format!("cannot use mount point {shown}")),
     }
-    path.canonicalize().with_context(|| format!("cannot use mount point {shown}"))
+    let path = path.canonicalize().with_context(|| format!("cannot use mount point {shown}"))?;
+    let taken = mount_process::socket_of(&path).is_some();
+    ensure!(!taken, "a volume is mounted at {shown} already: `mortar umount {shown}` ends that");
+    Ok(path)
 }
 
 /// The same, made if it is missing.

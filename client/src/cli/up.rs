@@ -89,7 +89,7 @@ impl UpArgs {
         let done = runtime()?.block_on(self.run_all(&dir, &file));
         fs::remove_file(dir.run("up.pid")).ok();
         if self.detach && done.is_ok() {
-            println!("\nStop it with: mortar down {}", self.dir.display());
+            print(&format!("\nStop it with: mortar down {}\n", self.dir.display()))?;
             return Ok(ExitCode::SUCCESS);
         }
         for complaint in dir.stop() {
@@ -106,9 +106,9 @@ impl UpArgs {
         let mut terminated = signal(SignalKind::terminate()).context("cannot wait for signals")?;
         let work = async {
             let running = self.start_all(dir, file).await?;
-            self.show(dir, file);
+            print(&self.describe(dir, file))?;
             if !self.detach {
-                println!("\nRunning until Ctrl-C.");
+                print("\nRunning until Ctrl-C.\n")?;
                 watch(dir, running).await;
             }
             Ok(())
@@ -200,8 +200,8 @@ impl UpArgs {
         paths.into_iter().map(|path| super::mount::prepare_mountpoint(&path)).collect()
     }
 
-    fn show(&self, dir: &RunDir, file: &VolumeFile) {
-        println!("volume {}: {}", file.name, dir.volume_file().display());
+    /// Where everything is.
+    fn describe(&self, dir: &RunDir, file: &VolumeFile) -> String {
         let mut rows = table(&["", "PID", "ADDRESS", "WHERE"]);
         let pid =
             |name: &str| fs::read_to_string(dir.run(&format!("{name}.pid"))).unwrap_or_default().trim().to_owned();
@@ -215,7 +215,7 @@ impl UpArgs {
                 rows.add_row([name.clone(), pid(&name), String::new(), shown]);
             }
         }
-        println!("{}", rows.trim_fmt());
+        format!("volume {}: {}\n{}\n", file.name, dir.volume_file().display(), rows.trim_fmt())
     }
 }
 
