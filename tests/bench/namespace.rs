@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -27,9 +28,11 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Make one. The name carries our process id, so that two benchmarks do not meet.
+    /// Make one. The name carries our process id and a number, so that neither two benchmarks nor two tests meet.
     pub fn new(tag: &str) -> Result<Self> {
-        let name = format!("mortar-{}-{tag}", std::process::id());
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let name = format!("mortar-{}-{number}-{tag}", std::process::id());
         run(Command::new("ip").args(["netns", "add", &name]), SETUP_LIMIT)?;
         let inode = fs::metadata(Self::file(&name)).context("the namespace has no file")?.ino();
         let namespace = Self { name, inode };
