@@ -127,7 +127,8 @@ async fn a_link_file_of_nobody_is_never_seen(tree: Tree) {
 }
 
 async fn a_symbolic_link_keeps_its_text(tree: Tree) {
-    for (path, target) in [("a", "target"), ("b", "/nowhere/at all"), ("c", "../c"), ("d", &"long/".repeat(300))] {
+    // XFS keeps up to 1,023 bytes.
+    for (path, target) in [("a", "target"), ("b", "/nowhere/at all"), ("c", "../c"), ("d", &"long/".repeat(200))] {
         tree.symlink(target, path).await.unwrap();
         assert_eq!(tree.readlink(path).await.unwrap(), target);
         let iatt = tree.stat(path).await.unwrap();

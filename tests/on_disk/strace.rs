@@ -144,7 +144,8 @@ fn the_script() {
 
 struct Script {
     folder: PathBuf,
-    index: std::sync::Arc<Index>,
+    /// Served by nobody for a moment when it restarts.
+    index: Option<std::sync::Arc<Index>>,
     runtime: tokio::runtime::Runtime,
     ctx: Ctx,
     gfids: u64,
@@ -160,23 +161,28 @@ impl Script {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let deadline = Instant::now() + Duration::from_secs(3600);
         let ctx = Ctx::new(1, ClientId(1), Caller::root(), deadline);
-        let mut script = Self { folder, index, runtime, ctx, gfids: 0, dir: Gfid::ROOT };
+        let mut script = Self { folder, index: Some(index), runtime, ctx, gfids: 0, dir: Gfid::ROOT };
         script.dir = script.mkdir("", Gfid::ROOT, "dir");
         // What is made once in the life of a brick, or of a process, shall not be counted.
         script.create("", "first", |birth| birth);
         let gfid = script.birth().gfid;
-        script.index.mark_dirty(gfid).expect("the journal takes it");
-        script.index.clear(&[gfid]).expect("the journal loses it");
+        script.index().mark_dirty(gfid).expect("the journal takes it");
+        script.index().clear(&[gfid]).expect("the journal loses it");
         script
     }
 
     fn restart(&mut self) {
-        self.index = serve(&self.folder);
+        self.index = None;
+        self.index = Some(serve(&self.folder));
+    }
+
+    fn index(&self) -> &Index {
+        self.index.as_ref().expect("the brick is served")
     }
 
     /// Run one fop, as a step of this name unless it has none.
     fn step<O: Operation>(&self, step: &str, operation: O) -> O::Reply {
-        let subvol: &dyn Xlator = &*self.index;
+        let subvol: &dyn Xlator = self.index();
         let sent = subvol.send(&self.ctx, operation);
         if step.is_empty() {
             return self.runtime.block_on(sent).expect("the fop succeeds");
@@ -233,8 +239,8 @@ impl Script {
         let birth = Box::new(self.birth());
         self.step("mknod", Mknod { parent, name: name("fifo"), birth, kind: Kind::Fifo, rdev: 0, linkto: None });
         let birth = self.birth();
-        self.marked("mark dirty", || self.index.mark_dirty(birth.gfid)).expect("the journal takes it");
-        self.marked("clear dirty", || self.index.clear(&[birth.gfid])).expect("the journal loses it");
+        self.marked("mark dirty", || self.index().mark_dirty(birth.gfid)).expect("the journal takes it");
+        self.marked("clear dirty", || self.index().clear(&[birth.gfid])).expect("the journal loses it");
     }
 
     fn lookups(&mut self) {
