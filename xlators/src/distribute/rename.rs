@@ -27,6 +27,10 @@ struct Held {
     iatt: Iatt,
 }
 
+/// How often a rename is tried while others rename onto the same name: each time one of them succeeds, so more tries
+/// than clients that a name ever has.
+const ATTEMPTS_MAX: usize = 32;
+
 /// The new name: where it belongs, and the file that has it.
 #[derive(Clone, Debug)]
 struct Destination {
@@ -37,7 +41,19 @@ struct Destination {
 
 impl Core {
     pub(super) async fn rename(self: &Arc<Self>, ctx: &Ctx, rename: Rename) -> Result<Renamed> {
-        self.to_the_end(ctx, async move |core, ctx| core.rename_any(&ctx, rename).await).await
+        self.to_the_end(ctx, async move |core, ctx| core.rename_until_it_holds(&ctx, rename).await).await
+    }
+
+    /// Looks at both names and renames, again when one of them became another's in between: what was prepared for the
+    /// attempt has been taken back by then.
+    async fn rename_until_it_holds(&self, ctx: &Ctx, rename: Rename) -> Result<Renamed> {
+        for _ in 1..ATTEMPTS_MAX {
+            match self.rename_any(ctx, rename.clone()).await {
+                Err(FopError::Refused(Errno::EXIST | Errno::STALE)) if rename.replace == Replace::Yes => {}
+                answer => return answer,
+            }
+        }
+        self.rename_any(ctx, rename).await
     }
 
     async fn rename_any(&self, ctx: &Ctx, rename: Rename) -> Result<Renamed> {
