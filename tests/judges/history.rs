@@ -229,17 +229,17 @@ impl Worker<'_> {
         let name = self.random.below(NAMES);
         // Bits below 0o1000 that no other maker in this round uses; 0 would be no file that a reader could tell from an error.
         let token = u32::try_from(1 + self.number * OPERATIONS_PER_WORKER + step)?;
-        match self.random.below(12) {
-            0 => self.create_new(name, token),
-            1 | 2 => self.create(name, token),
-            3 => self.unlink(name),
-            4 | 5 => self.rename(name),
-            6 => self.link(name),
-            7 | 8 => self.write(name, u64::from(token)),
-            9 => self.read(name),
-            _ => self.stat(name),
-        }
-        .with_context(|| format!("worker {} at step {step}, name {name}", self.number))
+        let (what, outcome) = match self.random.below(12) {
+            0 => ("exclusive create", self.create_new(name, token)),
+            1 | 2 => ("create", self.create(name, token)),
+            3 => ("unlink", self.unlink(name)),
+            4 | 5 => ("rename", self.rename(name)),
+            6 => ("link", self.link(name)),
+            7 | 8 => ("write", self.write(name, u64::from(token))),
+            9 => ("read", self.read(name)),
+            _ => ("stat", self.stat(name)),
+        };
+        outcome.with_context(|| format!("worker {} at step {step}: {what} of name {name}", self.number))
     }
 
     fn path(&self, name: usize) -> PathBuf {
