@@ -126,6 +126,14 @@ impl KernelCache {
         }
     }
 
+    /// The kernel does not know that a request changes the mode.
+    pub(crate) fn forget_attributes(&self, nodeid: u64) {
+        if let Some(attached) = self.attached.get() {
+            // Nothing is owed if the kernel has forgotten the inode.
+            let _ = attached.notifier.inval_inode(nodeid, Stale::Attributes);
+        }
+    }
+
     /// Something was changed after the kernel was told that nobody waits for it.
     pub(crate) fn changed_late(&self, nodeid: u64) {
         if let Some(attached) = self.attached.get() {

@@ -9,10 +9,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mortar_xlators::ctx::Ctx;
-use mortar_xlators::error::Result;
+use mortar_xlators::error::{FopError, Result};
 use mortar_xlators::fop::{Fsync, Readdir, Release};
-use mortar_xlators::reply::DirEntry;
+use mortar_xlators::reply::{DirEntry, Entries};
 use mortar_xlators::types::Gfid;
+use rustix::io::Errno;
 
 use super::convert;
 use super::opens::{OpenDir, Page};
@@ -129,7 +130,11 @@ impl Server {
         // A brick that has come to the end of a listing keeps nothing of it.
         dir.told.store(true, Ordering::Relaxed);
         let fop = Readdir { gfid: dir.number.gfid, fd: Some(dir.number), after, bytes_max: PAGE_BYTES, attrs: true };
-        let entries = self.send(ctx, fop).await?;
+        let entries = match self.send(ctx, fop).await {
+            // It was removed while it was open: on a local disk it is empty then.
+            Err(FopError::Refused(Errno::NOENT | Errno::STALE)) => Entries { entries: Vec::new(), end: true },
+            entries => entries?,
+        };
         // Nothing and more to come would have us ask for ever.
         let end = entries.end || entries.entries.is_empty();
         dir.told.store(!end, Ordering::Relaxed);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use mortar_xlators::ctx::Ctx;
 use mortar_xlators::error::Result;
-use mortar_xlators::fop::{CopyRange, Fallocate, Fsync, Open, Place, Read, Release, Seek, SeekTo, Write};
-use mortar_xlators::types::{Fd, Gfid, MAX_IO_BYTES, Name, OpenFlags};
+use mortar_xlators::fop::{CopyRange, Fallocate, Fsync, Open, Place, Read, Release, Seek, SeekTo, Setattr, Write};
+use mortar_xlators::types::{Fd, Gfid, MAX_IO_BYTES, Name, OpenFlags, Time};
 use mortar_xlators::xlator::Subvol;
 use rustix::io::Errno;
 
@@ -54,6 +54,7 @@ impl Server {
                 let how = convert::allocate(mode)?;
                 let (fd, when) = (self.cache.opens.file(fh)?.fd(), (self.sources.clock)());
                 self.changed();
+                self.kill_privileges(ctx, nodeid, fd, when).await?;
                 self.send(ctx, Fallocate { gfid, fd, how, offset, length, when }).await?;
                 self.changed();
                 Ok(Answer::Empty)
@@ -61,6 +62,8 @@ impl Server {
             Op::Lseek { fh, offset, whence } => self.lseek(ctx, gfid, fh, offset, whence).await,
             Op::CopyFileRange { fh, offset, nodeid_out, fh_out, offset_out, length, width } => {
                 let to = (self.gfid(nodeid_out)?, fh_out, offset_out);
+                let (fd, when) = (self.cache.opens.file(fh_out)?.fd(), (self.sources.clock)());
+                self.kill_privileges(ctx, nodeid_out, fd, when).await?;
                 self.copy(ctx, (gfid, fh, offset), to, length, width).await
             }
             _ => not_served(),
@@ -131,6 +134,19 @@ impl Server {
         let written = self.send(ctx, write).await?;
         self.changed();
         Ok(Answer::Written(written.bytes))
+    }
+
+    /// What takes set-user-id and set-group-id away where the kernel leaves it to us and has no flag that says so. Who is
+    /// root keeps them.
+    async fn kill_privileges(&self, ctx: &Ctx, nodeid: u64, fd: Option<Fd>, when: Time) -> Result<()> {
+        if ctx.caller.uid == 0 {
+            return Ok(());
+        }
+        let gfid = self.gfid(nodeid)?;
+        let same = Setattr { gfid, fd, mode: None, uid: None, gid: None, atime: None, mtime: None, kill_priv: true, when };
+        self.send(ctx, same).await?;
+        self.cache.forget_attributes(nodeid);
+        Ok(())
     }
 
     async fn release(&self, ctx: &Ctx, fh: u64) -> Result<Answer> {
