@@ -41,6 +41,8 @@ pub struct Cluster {
     mounts: Vec<PathBuf>,
     directory: PathBuf,
     program: PathBuf,
+    /// Of the mounts.
+    options: &'static [&'static str],
     is_up: bool,
     // In this order: the disk is unmounted, then the directory that it is mounted in goes away.
     disk: RamDisk,
@@ -55,6 +57,11 @@ impl Cluster {
 
     /// As `up`, with the size of the disk that all bricks share.
     pub fn up_on(shape: Shape, disk_bytes: u64) -> Result<Self> {
+        Self::up_with(shape, disk_bytes, &[])
+    }
+
+    /// As `up_on`, with mount options.
+    pub fn up_with(shape: Shape, disk_bytes: u64, options: &'static [&'static str]) -> Result<Self> {
         let program = program()?;
         let scratch = tempfile::Builder::new().prefix("mortar-cluster-").tempdir()?;
         // Tests work as other users too, and must reach the mounts.
@@ -66,7 +73,7 @@ impl Cluster {
             1 => vec![mount.clone()],
             clients => (1..=clients).map(|index| scratch.path().join(format!("mnt-{index}"))).collect(),
         };
-        let mut cluster = Self { mounts, directory, program, is_up: false, disk, scratch };
+        let mut cluster = Self { mounts, directory, program, options, is_up: false, disk, scratch };
         let bricks = shape.bricks.to_string();
         let (replica, clients) = (shape.replica.to_string(), shape.clients.to_string());
         cluster.start(&["--bricks", &bricks, "--replica", &replica, "--clients", &clients, "--mount"], &mount)?;
@@ -174,6 +181,9 @@ impl Cluster {
         self.is_up = true;
         let mut command = Command::new(&self.program);
         command.arg("up").arg(&self.directory).args(arguments).arg(mount).arg("--detach");
+        self.options.iter().for_each(|option| {
+            command.args(["--options", option]);
+        });
         run(&mut command, SETUP_LIMIT).with_context(|| self.log_tails())?;
         Ok(())
     }

@@ -63,6 +63,9 @@ pub struct UpArgs {
     /// Mount it this often, each as a client of its own: at MNT-1, MNT-2 and so on
     #[arg(long, value_name = "N", default_value_t = 1, requires = "mount")]
     clients: u32,
+    /// Options of the mounts, as for `mortar mount`
+    #[arg(short, long, value_name = "OPTIONS", requires = "mount")]
+    options: Vec<String>,
     /// Leave it running and come back; `mortar down DIR` stops it
     #[arg(long)]
     detach: bool,
@@ -181,7 +184,7 @@ impl UpArgs {
         for (index, mountpoint) in self.mountpoints()?.iter().enumerate() {
             let name = format!("mount-{}", index + 1);
             dir.note_mountpoint(&name, mountpoint)?;
-            mounts.push((name, programs.mount(dir, mountpoint)));
+            mounts.push((name, programs.mount(dir, mountpoint, &self.options)));
         }
         running.extend(start_group(dir, mounts.into_iter()).await?);
         Ok(running)
@@ -297,9 +300,13 @@ impl Programs {
         command
     }
 
-    fn mount(&self, dir: &RunDir, mountpoint: &Path) -> Command {
+    fn mount(&self, dir: &RunDir, mountpoint: &Path, options: &[String]) -> Command {
         let mut command = Command::new(&self.mortar);
-        command.arg("mount").arg("--foreground").args(&self.logs).arg(dir.volume_file()).arg(mountpoint);
+        command.arg("mount").arg("--foreground").args(&self.logs);
+        options.iter().for_each(|option| {
+            command.args(["-o", option]);
+        });
+        command.arg(dir.volume_file()).arg(mountpoint);
         command.arg("--wait").arg(BRICKS_WITHIN.as_secs().to_string());
         command
     }

@@ -143,7 +143,8 @@ impl Server {
             return Ok(());
         }
         let gfid = self.gfid(nodeid)?;
-        let same = Setattr { gfid, fd, mode: None, uid: None, gid: None, atime: None, mtime: None, kill_priv: true, when };
+        let same =
+            Setattr { gfid, fd, mode: None, uid: None, gid: None, atime: None, mtime: None, kill_priv: true, when };
         self.send(ctx, same).await?;
         self.cache.forget_attributes(nodeid);
         Ok(())
