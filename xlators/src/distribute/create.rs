@@ -1,6 +1,7 @@
 //! New names for files: on the subvolume that the name belongs to, unless that is nearly full.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::ctx::Ctx;
 use crate::distribute::Core;
@@ -165,10 +166,11 @@ impl Core {
         self.link_for_new(ctx, &at, hashed, set, &owner, link.when).await?;
         let gfid = link.gfid;
         match self.link_content(ctx, &at, set, link).await {
-            Ok(made) => {
+            Ok(Linked::Now(made)) => {
                 self.memory.set_hint(at.parent, &at.name, Hint::Linked);
-                Ok(Made { cover: made.cover - Cover::NAME, ..self.made_on(set, gfid, made) })
+                Ok(Made { cover: made.cover - Cover::NAME, ..self.made_on(set, gfid, *made) })
             }
+            Ok(Linked::Before) => Err(Errno::EXIST.into()),
             Err(error) => {
                 self.drop_link(ctx, &at, gfid, hashed).await?;
                 Err(error)
@@ -176,20 +178,50 @@ impl Core {
         }
     }
 
-    /// Give the content the name that a link file points to. Where a client died in the middle of a rename the name
-    /// may be taken by an inode that nobody finds under it: it loses the name if it has others.
-    pub(super) async fn link_content(&self, ctx: &Ctx, at: &Lookup, set: usize, link: Link) -> Result<Made> {
-        let gfid = link.gfid;
-        match self.sets.ask(ctx, set, link.clone()).await {
-            Err(FopError::Refused(Errno::EXIST)) => {}
-            answer => return answer,
+    /// Give the content the name that a link file points to.
+    pub(super) async fn link_content(&self, ctx: &Ctx, at: &Lookup, set: usize, link: Link) -> Result<Linked> {
+        for _ in 0..LEFTOVER_LOOKS {
+            match self.sets.ask(ctx, set, link.clone()).await {
+                Err(FopError::Refused(Errno::EXIST)) => {}
+                answer => return answer.map(|made| Linked::Now(Box::new(made))),
+            }
+            let Some(found) = self.sets.ask(ctx, set, at.clone()).await?.found else { continue };
+            if found.iatt.gfid == link.gfid {
+                return Ok(Linked::Before);
+            }
+            // Somebody else's file has the name, and is in the middle of getting it or has got it.
+            if self.lookup(ctx, at.clone()).await?.found.is_some_and(|seen| seen.iatt.gfid == found.iatt.gfid) {
+                return Err(Errno::EXIST.into());
+            }
+            tokio::time::sleep(LEFTOVER_PAUSE).await;
         }
+        self.clear_leftover(ctx, at, set, &link).await?;
+        self.sets.ask(ctx, set, link).await.map(|made| Linked::Now(Box::new(made)))
+    }
+
+    /// A client died in the middle of a rename long ago: an inode has a name under which nobody finds it, and loses it
+    /// if it has others.
+    async fn clear_leftover(&self, ctx: &Ctx, at: &Lookup, set: usize, link: &Link) -> Result<()> {
         let taken = self.sets.ask(ctx, set, at.clone()).await?.found;
-        if let Some(found) = taken.filter(|found| found.iatt.gfid == gfid || found.iatt.nlink > 1) {
-            let unlink =
-                Unlink { parent: at.parent, name: at.name.clone(), only: Only::Gfid(found.iatt.gfid), when: link.when };
-            self.sets.ask(&as_ourselves(ctx), set, unlink).await?;
-        }
-        self.sets.ask(ctx, set, link).await
+        let Some(found) = taken.filter(|found| found.iatt.gfid != link.gfid && found.iatt.nlink > 1) else {
+            return Ok(());
+        };
+        let only = Only::Gfid(found.iatt.gfid);
+        let unlink = Unlink { parent: at.parent, name: at.name.clone(), only, when: link.when };
+        self.sets.ask(&as_ourselves(ctx), set, unlink).await.map(drop)
     }
 }
+
+/// How the content got a name.
+#[derive(Debug)]
+pub(super) enum Linked {
+    /// It had it: another client does the same, or died doing it.
+    Before,
+    /// By us.
+    Now(Box<Made>),
+}
+
+/// How long another client gets to finish giving a name, before the name counts as left over: longer than a brick waits
+/// for the holder of a lease.
+const LEFTOVER_LOOKS: usize = 30;
+const LEFTOVER_PAUSE: Duration = Duration::from_millis(200);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::ctx::Ctx;
 use crate::distribute::Core;
+use crate::distribute::create::Linked;
 use crate::distribute::layout::Layout;
 use crate::distribute::linkto::Owner;
 use crate::distribute::lookup::Named;
@@ -194,8 +195,8 @@ impl Core {
             Err(error) => {
                 // Without an answer the switch may have happened: then the new name must keep its content.
                 if error != FopError::Unreachable {
-                    if linked.is_ok() {
-                        let _ = self.unlink_content(ctx, &new, gfid, held.cached, rename).await;
+                    if matches!(linked, Ok(Linked::Now(_))) {
+                        self.take_back_name(ctx, rename, held).await;
                     }
                     self.take_back_link(ctx, rename, held, to).await;
                 }
@@ -236,6 +237,17 @@ impl Core {
                 self.make_link(ctx, &at, to.hashed, held.cached, &owner, rename.when).await
             }
             None => Err(Errno::STALE.into()),
+        }
+    }
+
+    /// The content loses the new name, but only while it has the old one: another client may have moved it there.
+    async fn take_back_name(&self, ctx: &Ctx, rename: &Rename, held: &Held) {
+        let gfid = held.iatt.gfid;
+        let old = self.sets.ask(ctx, held.cached, source(rename)).await;
+        if old.is_ok_and(|looked| looked.found.is_some_and(|found| found.iatt.gfid == gfid))
+            && let Err(error) = self.unlink_content(ctx, &destination(rename), gfid, held.cached, rename).await
+        {
+            tracing::warn!(id = ctx.id, %gfid, %error, "the new name of a rename that failed stays");
         }
     }
 
