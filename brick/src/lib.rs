@@ -10,10 +10,11 @@ mod service;
 pub mod session;
 pub mod stack;
 
+use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use mortar_proto::DESCRIPTORS;
@@ -34,6 +35,10 @@ pub const LEASE_TERM: Duration = Duration::from_secs(10);
 
 /// How long connections may take to close when the brick stops.
 const STOP_WAIT: Duration = Duration::from_secs(2);
+
+/// How long a brick that starts waits for its port, and how often it tries: there is no event to wait for.
+const PORT_WAIT: Duration = Duration::from_secs(2);
+const PORT_POLL: Duration = Duration::from_millis(20);
 
 /// What a brick is told when it starts.
 #[derive(Clone, Debug)]
@@ -150,11 +155,20 @@ fn now_ns() -> u64 {
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// Waits a moment for a port that is taken: a brick that was killed just now lets go when the kernel has closed its files.
 async fn listen(address: &str) -> Result<TcpListener> {
     let shown = address.to_owned();
     let addresses = address.to_socket_addrs().with_context(|| format!("cannot find the address {shown}"))?;
     let addresses: Vec<_> = addresses.collect();
-    TcpListener::bind(&addresses[..])
-        .await
-        .with_context(|| format!("cannot listen on {shown} (does another brick run there?)"))
+    let until = Instant::now() + PORT_WAIT;
+    loop {
+        match TcpListener::bind(&addresses[..]).await {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < until => {
+                tokio::time::sleep(PORT_POLL).await;
+            }
+            bound => {
+                return bound.with_context(|| format!("cannot listen on {shown} (does another brick run there?)"));
+            }
+        }
+    }
 }
