@@ -117,7 +117,7 @@ fn translators_do_not_name_each_other() {
         layers.push(name);
     }
     let vocabulary =
-        ["lib", "xlator", "fop", "effect", "reply", "types", "ctx", "error", "graph", "log", "observe", "clock"];
+        ["lib", "xlator", "fop", "effect", "reply", "types", "ctx", "error", "graph", "lk", "ranges", "log", "observe"];
     layers.retain(|name| !vocabulary.contains(&name.as_str()));
     assert!(layers.len() > 4, "{layers:?}");
     // The index stands on the store, and is the journal of the leases: the three make one brick.

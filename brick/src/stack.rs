@@ -8,6 +8,7 @@ use mortar_xlators::error::Result as FopResult;
 use mortar_xlators::index::Index;
 use mortar_xlators::io_stats::IoStats;
 use mortar_xlators::leases::{self, Leases, Start};
+use mortar_xlators::locks::{Locks, Memory};
 use mortar_xlators::posix::{LastLife, Posix, PosixOptions};
 use mortar_xlators::read_only::ReadOnly;
 use mortar_xlators::trace::{Sink, Trace};
@@ -37,7 +38,7 @@ pub struct Extras {
 }
 
 impl Stack {
-    /// The layers of a real brick: leases over the index over the store.
+    /// The layers of a real brick: locks over leases over the index over the store.
     pub fn open(config: &BrickConfig, first_epoch: u64) -> Result<Self> {
         let name = &config.brick_id;
         let index_of = config.volume.bricks.iter().position(|brick| brick.id == *name);
@@ -46,15 +47,16 @@ impl Stack {
         let options = PosixOptions { name: name.clone(), arbiter, ..PosixOptions::default() };
         let posix = Posix::open(&config.path, config.volume.id, options)?;
         let index = Index::open(Arc::clone(&posix)).context("cannot read .glusterfs/indices")?;
-        let start = match posix.last_life() {
-            LastLife::Ended => Start::Fresh,
-            LastLife::Broke => Start::Forgot,
+        let (start, memory) = match posix.last_life() {
+            LastLife::Ended => (Start::Fresh, Memory::Empty),
+            LastLife::Broke => (Start::Forgot, Memory::Lost(config.lease_term)),
         };
         let leases_config = leases::Config { term: config.lease_term, ..leases::Config::new(start, first_epoch) };
         let leases = Leases::new(Arc::<Index>::clone(&index), Arc::<Index>::clone(&index), leases_config);
+        let locks = Locks::new(Arc::<Leases>::clone(&leases), memory);
         let blames = index.blames();
-        let layers = Layers { posix, leases: Arc::clone(&leases), blames };
-        Ok(Self::over(name, leases, Arc::new(layers), config.extras))
+        let layers = Layers { posix, leases, locks: Arc::clone(&locks), blames };
+        Ok(Self::over(name, locks, Arc::new(layers), config.extras))
     }
 
     /// Counters, and the extras, over any layers: what serves a brick, and tests of the wire.
@@ -91,6 +93,7 @@ impl Stack {
 struct Layers {
     posix: Arc<Posix>,
     leases: Arc<Leases>,
+    locks: Arc<Locks>,
     blames: watch::Receiver<bool>,
 }
 
@@ -100,6 +103,7 @@ impl Clients for Layers {
     }
 
     fn gone(&self, client: ClientId) {
+        self.locks.client_gone(client);
         self.leases.client_gone(client);
         self.posix.client_gone(client);
     }

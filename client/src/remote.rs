@@ -48,7 +48,7 @@ struct Shared {
     client: ClientId,
     /// Everything but what concerns leases.
     data: Arc<Lane>,
-    /// Leases, recalls, heartbeats: never behind bulk data.
+    /// Leases, locks, recalls, heartbeats: never behind bulk data.
     control: Arc<Lane>,
     health: watch::Sender<Health>,
     notices: Notices,
@@ -116,7 +116,7 @@ impl Shared {
 
     fn lane(&self, fop: &Fop) -> &Arc<Lane> {
         match fop {
-            Fop::Lease(_) | Fop::Unlease(_) | Fop::Settle(_) => &self.control,
+            Fop::Lease(_) | Fop::Unlease(_) | Fop::Settle(_) | Fop::Lk(_) => &self.control,
             _ => &self.data,
         }
     }

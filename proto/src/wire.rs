@@ -116,16 +116,19 @@ pub struct ClientFrame {
     pub heartbeat: Option<u64>,
     /// The session ends.
     pub goodbye: bool,
+    /// Ids of requests that wait, and that nobody waits for any more.
+    pub given_up: Vec<u64>,
 }
 
 impl Encodes for ClientFrame {
     fn bytes(&self) -> usize {
-        use prost::encoding::{bool, key_len, message, uint64};
+        use prost::encoding::{bool, message, uint64};
         let hello = self.hello.as_ref().map_or(0, |hello| message::encoded_len(1, hello));
         let requests = self.requests.iter().map(|request| message::encoded_len(2, &**request)).sum::<usize>();
         let heartbeat = self.heartbeat.map_or(0, |number| uint64::encoded_len(4, &number));
         let goodbye = if self.goodbye { bool::encoded_len(5, &true) } else { 0 };
-        hello + requests + heartbeat + goodbye + uint64::encoded_len_packed(3, &self.acknowledged) + key_len(3)
+        let lists = uint64::encoded_len_packed(3, &self.acknowledged) + uint64::encoded_len_packed(6, &self.given_up);
+        hello + requests + heartbeat + goodbye + lists
     }
 
     fn write(&self, buf: &mut impl BufMut) {
@@ -143,6 +146,7 @@ impl Encodes for ClientFrame {
         if self.goodbye {
             bool::encode(5, &true, buf);
         }
+        uint64::encode_packed(6, &self.given_up, buf);
     }
 }
 
@@ -176,6 +180,7 @@ mod tests {
             acknowledged: vec![3, 300, 70_000],
             heartbeat: Some(0),
             goodbye: true,
+            given_up: vec![9, 1 << 40],
         };
         let message = pb::FromClient {
             hello: Some(hello),
@@ -183,6 +188,7 @@ mod tests {
             acknowledged: vec![3, 300, 70_000],
             heartbeat: Some(0),
             goodbye: true,
+            given_up: vec![9, 1 << 40],
         };
         let mut bytes = Vec::new();
         shared.write(&mut bytes);

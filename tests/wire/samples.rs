@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use mortar_xlators::error::Errno;
 use mortar_xlators::fop::*;
+use mortar_xlators::ranges::{LockMode, Locked, Span};
 use mortar_xlators::reply::{self, *};
 use mortar_xlators::types::*;
 use smallvec::smallvec;
@@ -87,7 +88,7 @@ fn settled() -> Vec<Settled> {
 
 /// Every kind, some of them several times.
 pub(crate) fn all() -> Vec<(Fop, Reply)> {
-    [names(), inodes(), data(), rest()].concat()
+    [names(), inodes(), data(), rest(), locks()].concat()
 }
 
 fn made() -> Made {
@@ -260,5 +261,29 @@ fn rest() -> Vec<(Fop, Reply)> {
         (Settle { objects: settled() }.into(), Settle::reply(Done)),
         (Mark { gfid: id, deltas: vec![mark(1), mark(-1)] }.into(), Mark::reply(Marked { marks: vec![mark(3)] })),
         (Backlog.into(), Backlog::reply(Waiting { pending: 1, dirty: u64::MAX })),
+    ]
+}
+
+fn locks() -> Vec<(Fop, Reply)> {
+    let lk = |family, what| Lk {
+        gfid: gfid(1),
+        fd: Some(fd()),
+        owner: LockOwner { family, id: u64::MAX },
+        pid: -7,
+        what,
+        span: Span { start: 3, end: Span::END },
+    };
+    let held = |mode| Lockable::Held { by: Locked { span: Span { start: 1, end: 2 }, mode }, pid: i32::MAX };
+    use LockFamily::{Flock, Posix};
+    use LockMode::{Read, Write};
+    vec![
+        (lk(Posix, LkWhat::Get(Read)).into(), Lk::reply(held(Read))),
+        (lk(Posix, LkWhat::Get(Write)).into(), Lk::reply(held(Write))),
+        (lk(Flock, LkWhat::Set(Write, Claim::New)).into(), Lk::reply(Lockable::Free)),
+        (lk(Posix, LkWhat::Set(Read, Claim::Again)).into(), Lk::reply(Lockable::Late)),
+        (lk(Posix, LkWhat::Set(Read, Claim::Vouched)).into(), Lk::reply(Lockable::Grace)),
+        (lk(Posix, LkWhat::SetWait(Write)).into(), Lk::reply(Lockable::Free)),
+        (lk(Posix, LkWhat::Await(Write)).into(), Lk::reply(Lockable::Free)),
+        (Lk { fd: None, ..lk(Flock, LkWhat::Unlock) }.into(), Lk::reply(Lockable::Free)),
     ]
 }

@@ -63,7 +63,7 @@ impl Fop {
             Self::Backlog(_) => Effect::Read,
             Self::Open(f) if f.flags.contains(OpenFlags::TRUNCATE) => inode(f.fd.gfid, Class::Data),
             Self::Open(_) | Self::Release(_) | Self::Fsync(_) => Effect::Session,
-            Self::Lease(_) | Self::Unlease(_) | Self::Settle(_) | Self::Mark(_) => Effect::Session,
+            Self::Lease(_) | Self::Unlease(_) | Self::Settle(_) | Self::Mark(_) | Self::Lk(_) => Effect::Session,
             Self::Create(f) => entry(f.parent),
             Self::Mknod(f) => entry(f.parent),
             Self::Mkdir(f) => entry(f.parent),
@@ -115,6 +115,7 @@ impl Fop {
             Self::Removexattr(f) => Target::Inode(f.gfid),
             Self::Listxattr(f) => Target::Inode(f.gfid),
             Self::Mark(f) => Target::Inode(f.gfid),
+            Self::Lk(f) => Target::Inode(f.gfid),
             Self::Statfs(_) | Self::Lease(_) | Self::Unlease(_) | Self::Settle(_) | Self::Backlog(_) => Target::Volume,
         }
     }

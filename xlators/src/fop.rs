@@ -7,12 +7,14 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::reply::{
-    Changed, Data, Done, Entries, Found, Granted, Looked, Made, Marked, Removed, Renamed, Sought, Space,
+    Changed, Data, Done, Entries, Found, Granted, Lockable, Looked, Made, Marked, Removed, Renamed, Sought, Space,
     Target as LinkTarget, Value, Waiting, Written, XattrNames,
 };
 use crate::types::{
     AttrMask, Epoch, Fd, Gfid, Kind, LeaseMode, Name, OpenFlags, Pending, RawLayout, Time, Xattr, XattrName,
 };
+
+pub use crate::lk::{Claim, Lk, LkWhat};
 
 /// A fop that has an answer of its own type.
 pub trait Operation: Into<Fop> + Send {
@@ -139,6 +141,8 @@ fops! {
     Mark -> Marked,
     /// How much waits to be healed.
     Backlog -> Waiting,
+    /// Lock, unlock or test a range of a file for a program: fcntl(2), flock(2).
+    Lk -> Lockable,
 }
 
 /// Find a child of a directory by name.

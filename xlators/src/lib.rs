@@ -1,7 +1,7 @@
 //! The vocabulary of Mortar, and every translator.
 //!
 //! Read in this order: [`xlator`] (one trait, one method), [`fop`] (the table of operations), [`effect`]
-//! (the two questions that every layer asks of them), [`reply`], [`types`], [`error`], [`ctx`]; then [`graph`], the only file that names every
+//! (the two questions that every layer asks of them), [`reply`], [`types`], [`ranges`], [`error`], [`ctx`]; then [`graph`], the only file that names every
 //! translator; then the translators, one folder or file each.
 //!
 //! The one-page idea: a client's graph, a brick's graph and the wire between them are all [`xlator::Xlator`]. A fop is
@@ -20,7 +20,10 @@ pub mod graph;
 pub mod index;
 pub mod io_stats;
 pub mod leases;
+pub mod lk;
+pub mod locks;
 pub mod posix;
+pub mod ranges;
 pub mod read_only;
 pub mod replicate;
 pub mod reply;

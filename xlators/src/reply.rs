@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use crate::error::Errno;
+use crate::ranges::Locked;
 use crate::types::{AttrMask, Cover, Epoch, Gfid, Iatt, Kind, Name, Pending, RawLayout, XattrName};
 
 pub use crate::fop::Reply;
@@ -207,4 +208,22 @@ pub struct Waiting {
     pub pending: u64,
     /// Objects with changes that may not have reached every copy.
     pub dirty: u64,
+}
+
+/// Answer to `Lk`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lockable {
+    /// It is done; or, of a question, nobody is in the way.
+    Free,
+    /// This lock is in the way.
+    Held {
+        /// The first of those in the way, by its place in the file.
+        by: Locked,
+        /// The process that took it, as its client numbers it.
+        pid: i32,
+    },
+    /// The brick forgot its locks and waits for their holders.
+    Grace,
+    /// The brick has not forgotten, or gives locks to others already: what was held may have been somebody else's.
+    Late,
 }

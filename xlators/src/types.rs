@@ -276,6 +276,24 @@ pub enum LeaseMode {
     Exclusive,
 }
 
+/// Which of the two families of advisory locks, which do not see one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum LockFamily {
+    /// fcntl(2): ranges, of a process or of an open file.
+    Posix,
+    /// flock(2): the whole file, of an open file.
+    Flock,
+}
+
+/// Who holds an advisory lock, or wants it: a process or an open file of one client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LockOwner {
+    /// Which family the lock is of.
+    pub family: LockFamily,
+    /// The number that the client's kernel has for the owner.
+    pub id: u64,
+}
+
 /// The number under which a brick granted a lease; a later grant of the same object has a higher one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Epoch(pub u64);

@@ -10,7 +10,7 @@ use crate::ctx::Ctx;
 use crate::error::Result;
 use crate::fop::{Fop, Operation};
 use crate::reply::Reply;
-use crate::types::{Epoch, Gfid, LeaseMode};
+use crate::types::{Epoch, Fd, Gfid, LeaseMode};
 
 /// One layer of a volume.
 ///
@@ -93,4 +93,7 @@ pub trait Upcall: Debug + Send + Sync + 'static {
     /// The leases on these objects are about to be given back. Names in them and their attributes that were answered
     /// as covered must be forgotten when the future ends.
     fn uncover<'a>(&'a self, objects: &'a [Gfid]) -> BoxFuture<'a, ()>;
+
+    /// A lock that was taken through these open files was lost, and may be another's from now on: they must fail.
+    fn lock_lost(&self, _gfid: Gfid, _through: &[Fd]) {}
 }

@@ -14,7 +14,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use foldhash::fast::RandomState;
-use futures::future::BoxFuture;
+use futures::future::{AbortHandle, Abortable, Aborted, BoxFuture, abortable};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt, poll};
 use mortar_proto::codec::nouns::mode_to_wire;
@@ -37,8 +37,8 @@ use super::{Heard, LEASE_TERM_GRACE};
 /// Requests that run or wait at the same time; then the lane reads no further frame.
 const IN_FLIGHT_MAX: usize = 1024;
 
-/// Asked-for leases that wait for other clients; one more is told to try again. They never keep the lane from reading:
-/// behind them may be what another client waits for.
+/// Asked-for leases and locks that wait for other clients; one more is told to try again. They never keep the lane from
+/// reading: behind them may be what another client waits for.
 const PARKED_MAX: usize = 4096;
 
 /// Bytes of payloads of requests that run or wait.
@@ -80,8 +80,10 @@ pub(crate) struct Lane {
     connection: Option<Connection>,
     order: Order<Job>,
     running: FuturesUnordered<Running>,
-    /// Asked-for leases: they wait for other clients, stand in nobody's way, and may be dropped.
-    parked: FuturesUnordered<Running>,
+    /// Asked-for leases and locks: they wait for other clients, stand in nobody's way, and may be dropped.
+    parked: FuturesUnordered<Abortable<Running>>,
+    /// Locks among them, which their client may give up, by id.
+    may_be_given_up: HashMap<u64, AbortHandle, RandomState>,
     /// Runs or waits, by id.
     busy: HashSet<u64, RandomState>,
     bytes_in_flight: usize,
@@ -150,6 +152,7 @@ enum Event {
     Frame(Result<Option<pb::FromClient>, Status>),
     Finished(Option<Ticket>, Finished),
     Notice(Notice),
+    /// There may be room now.
     Drained,
     Deaf,
     End,
@@ -164,6 +167,7 @@ impl Lane {
             order: Order::new(),
             running: FuturesUnordered::new(),
             parked: FuturesUnordered::new(),
+            may_be_given_up: HashMap::default(),
             busy: HashSet::default(),
             bytes_in_flight: 0,
             saved: HashMap::default(),
@@ -194,7 +198,7 @@ impl Lane {
 
     async fn event(&mut self, inputs: &mut Inputs) -> Event {
         let full = self.connection.as_ref().is_some_and(|connection| connection.outbox.is_full());
-        let in_flight = self.busy.len() - self.parked.len();
+        let in_flight = self.busy.len().saturating_sub(self.parked.len());
         let may_read = !full && in_flight < IN_FLIGHT_MAX && self.bytes_in_flight < BYTES_IN_FLIGHT_MAX;
         let connection = self.connection.as_mut();
         tokio::select! {
@@ -204,9 +208,11 @@ impl Lane {
             Some((ticket, finished)) = self.running.next(), if !self.running.is_empty() => {
                 Event::Finished(ticket, finished)
             }
-            Some((ticket, finished)) = self.parked.next(), if !self.parked.is_empty() => {
-                Event::Finished(ticket, finished)
-            }
+            Some(parked) = self.parked.next(), if !self.parked.is_empty() => match parked {
+                Ok((ticket, finished)) => Event::Finished(ticket, finished),
+                // Its books were closed when it was given up.
+                Err(Aborted) => Event::Drained,
+            },
             Some(notice) = inputs.notices.recv() => Event::Notice(notice),
             event = wait_for_client(connection, full, may_read) => event,
         }
@@ -251,6 +257,9 @@ impl Lane {
         for request in frame.requests {
             self.request(request, now).await;
         }
+        for id in frame.given_up {
+            self.give_up(id);
+        }
         if frame.goodbye {
             self.heard.end();
         }
@@ -284,10 +293,19 @@ impl Lane {
         self.admit(Job { id, ctx, fop, save, bytes }).await;
     }
 
+    /// Nobody waits for the answer any more.
+    fn give_up(&mut self, id: u64) {
+        if let Some(handle) = self.may_be_given_up.remove(&id) {
+            handle.abort();
+            self.busy.remove(&id);
+            self.heard.answer();
+        }
+    }
+
     /// Run a request now, or line it up.
     async fn admit(&mut self, job: Job) {
-        if matches!(job.fop, Fop::Lease(_)) {
-            return self.ask_for_lease(job).await;
+        if matches!(job.fop, Fop::Lease(_) | Fop::Lk(_)) {
+            return self.ask_others(job).await;
         }
         let touches = touches(&job.fop);
         if !self.order.is_free(&touches) {
@@ -303,12 +321,20 @@ impl Lane {
         }
     }
 
-    async fn ask_for_lease(&mut self, job: Job) {
+    /// Run what other clients decide about: a lease, or a lock.
+    async fn ask_others(&mut self, job: Job) {
         let (id, save, bytes) = (job.id, job.save, job.bytes);
+        let is_lock = matches!(job.fop, Fop::Lk(_));
         let mut future = self.execute(job);
         match poll!(&mut future) {
             Poll::Ready(finished) => self.done(finished),
-            Poll::Pending if self.parked.len() < PARKED_MAX => self.parked.push(Running { ticket: None, future }),
+            Poll::Pending if self.parked.len() < PARKED_MAX => {
+                let (running, handle) = abortable(Running { ticket: None, future });
+                self.parked.push(running);
+                if is_lock {
+                    self.may_be_given_up.insert(id, handle);
+                }
+            }
             Poll::Pending => {
                 let answer = answer_to_wire(Err(FopError::Refused(Errno::AGAIN)));
                 self.done(Finished { id, save, bytes, answer });
@@ -347,6 +373,7 @@ impl Lane {
     fn done(&mut self, finished: Finished) {
         let Finished { id, save, bytes, answer } = finished;
         self.busy.remove(&id);
+        self.may_be_given_up.remove(&id);
         self.heard.answer();
         self.bytes_in_flight -= bytes;
         let answer = within_bounds(answer);

@@ -17,7 +17,7 @@ use mortar_proto::{FRAME_BYTES_FULL, FRAME_MESSAGES_MAX, pb};
 use mortar_xlators::ctx::Ctx;
 use mortar_xlators::effect::Effect;
 use mortar_xlators::error::{FopError, Result};
-use mortar_xlators::fop::{Fop, FopKind};
+use mortar_xlators::fop::{Fop, FopKind, Lk, LkWhat};
 use mortar_xlators::reply::Reply;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, oneshot};
@@ -54,6 +54,8 @@ struct State {
     unanswered: HashMap<u64, Unanswered, RandomState>,
     unsent: VecDeque<u64>,
     acknowledged: Vec<u64>,
+    /// Requests that wait at the brick, and for nobody.
+    given_up: Vec<u64>,
     /// Send what there is, even if it is only acknowledgements.
     flush: bool,
     heartbeat: Option<u64>,
@@ -77,6 +79,18 @@ struct Unanswered {
 /// The brick sent what makes no sense: the connection is of no use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BrokenAnswer;
+
+/// Gives a request up when its caller no longer waits.
+struct GivingUp<'a> {
+    lane: &'a Lane,
+    id: u64,
+}
+
+impl Drop for GivingUp<'_> {
+    fn drop(&mut self) {
+        self.lane.give_up(self.id);
+    }
+}
 
 fn payload_bytes(fop: &Fop) -> usize {
     match fop {
@@ -102,6 +116,7 @@ impl Lane {
     pub(super) async fn call(&self, ctx: &Ctx, fop: Fop) -> Result<Reply> {
         let payload = payload_bytes(&fop);
         let units = units(&fop, payload);
+        let may_wait = matches!(&fop, Fop::Lk(Lk { what: LkWhat::Await(_), .. }));
         let room = match self.room.try_acquire_many(units) {
             Ok(room) => room,
             Err(_) => {
@@ -109,19 +124,22 @@ impl Lane {
                 room.ok().and_then(std::result::Result::ok).ok_or(FopError::Unreachable)?
             }
         };
-        let answer = self.submit(ctx, fop, payload)?.await;
-        drop(room);
+        let (id, answer) = self.submit(ctx, fop, payload)?;
+        let giving_up = may_wait.then(|| GivingUp { lane: self, id });
+        let answer = answer.await;
+        drop((room, giving_up));
         // The sender is dropped when the session is lost.
         answer.unwrap_or(Err(FopError::Unreachable))
     }
 
-    fn submit(&self, ctx: &Ctx, fop: Fop, payload: usize) -> Result<oneshot::Receiver<Result<Reply>>> {
+    /// Queue one fop; its number, and where its answer comes.
+    fn submit(&self, ctx: &Ctx, fop: Fop, payload: usize) -> Result<(u64, oneshot::Receiver<Result<Reply>>)> {
         let kind = fop.kind();
         let saved = !matches!(fop.effect(), Effect::Read);
         let read_max = if let Fop::Read(read) = &fop { read.size as usize } else { 0 };
         let mut request = request_to_wire(0, ctx, fop, Instant::now());
         let (answer, receiver) = oneshot::channel();
-        let waker = {
+        let (id, waker) = {
             let mut state = self.state.lock();
             if !state.up {
                 return Err(FopError::Unreachable);
@@ -133,12 +151,21 @@ impl Lane {
             let deadline = ctx.deadline;
             state.unanswered.insert(id, Unanswered { request, kind, saved, payload, read_max, deadline, answer });
             state.unsent.push_back(id);
-            state.waker.take()
+            (id, state.waker.take())
         };
         if let Some(waker) = waker {
             waker.wake();
         }
-        Ok(receiver)
+        Ok((id, receiver))
+    }
+
+    /// Nobody waits for this answer any more: if it has not come, the brick need not look for it.
+    fn give_up(&self, id: u64) {
+        let mut state = self.state.lock();
+        if state.unanswered.remove(&id).is_some() {
+            state.given_up.push(id);
+            state.wake();
+        }
     }
 
     /// Hand an answer to who asked.
@@ -247,7 +274,8 @@ impl State {
         }
         let many = self.acknowledged.len() >= ACKNOWLEDGED_ALONE;
         let alone = (self.flush && !self.acknowledged.is_empty()) || many;
-        if requests.is_empty() && self.heartbeat.is_none() && !alone && !self.goodbye {
+        let waiting = !requests.is_empty() || !self.given_up.is_empty();
+        if !waiting && self.heartbeat.is_none() && !alone && !self.goodbye {
             return None;
         }
         self.flush = false;
@@ -257,6 +285,7 @@ impl State {
             acknowledged: std::mem::take(&mut self.acknowledged),
             heartbeat: self.heartbeat.take(),
             goodbye: std::mem::take(&mut self.goodbye),
+            given_up: std::mem::take(&mut self.given_up),
         })
     }
 }

@@ -3,11 +3,12 @@
 use mortar_xlators::error::Errno;
 use mortar_xlators::fop;
 use mortar_xlators::fop::{Allocate, Fop, LEASE_OBJECTS_MAX, Place, SeekTo, SetHow, Settled};
-use mortar_xlators::types::{AttrMask, MAX_IO_BYTES};
+use mortar_xlators::fop::{Claim, LkWhat};
+use mortar_xlators::types::{AttrMask, LockFamily, LockOwner, MAX_IO_BYTES};
 
 use super::nouns::{
-    Result, all, at_most, extent, inode, marks, maybe, mode, mode_from_wire, mode_to_wire, need, open_flags, owner,
-    xattr_name,
+    Result, all, at_most, extent, inode, lock_mode, lock_mode_to_wire, marks, maybe, mode, mode_from_wire,
+    mode_to_wire, need, open_flags, owner, span, xattr_name,
 };
 use crate::pb;
 use crate::pb::request::Fop as Wire;
@@ -51,6 +52,7 @@ pub fn fop_to_wire(fop: Fop) -> Wire {
         Fop::Settle(f) => Wire::Settle(pb::Settle { objects: all(f.objects) }),
         Fop::Mark(f) => Wire::Mark(pb::Mark { gfid: Some(f.gfid.into()), deltas: all(f.deltas) }),
         Fop::Backlog(fop::Backlog) => Wire::Backlog(pb::Backlog {}),
+        Fop::Lk(f) => Wire::Lk(f.into()),
     }
 }
 
@@ -89,6 +91,7 @@ pub fn fop_from_wire(wire: Wire) -> Result<Fop> {
         Wire::Settle(m) => Fop::Settle(fop::Settle { objects: settled(m.objects)? }),
         Wire::Mark(m) => Fop::Mark(fop::Mark { gfid: inode(m.gfid)?, deltas: marks(m.deltas)? }),
         Wire::Backlog(pb::Backlog {}) => Fop::Backlog(fop::Backlog),
+        Wire::Lk(m) => Fop::Lk(m.try_into()?),
     })
 }
 
@@ -469,5 +472,58 @@ impl TryFrom<pb::Unlease> for fop::Unlease {
 
     fn try_from(m: pb::Unlease) -> Result<Self> {
         Ok(Self { objects: settled(m.objects)?, keep_shared: m.keep_shared })
+    }
+}
+
+impl From<fop::Lk> for pb::Lk {
+    fn from(f: fop::Lk) -> Self {
+        let (what, mode) = match f.what {
+            LkWhat::Get(mode) => (pb::LkWhat::LkGet, Some(mode)),
+            LkWhat::Set(mode, Claim::New) => (pb::LkWhat::LkSet, Some(mode)),
+            LkWhat::Set(mode, Claim::Again) => (pb::LkWhat::LkSetAgain, Some(mode)),
+            LkWhat::Set(mode, Claim::Vouched) => (pb::LkWhat::LkSetVouched, Some(mode)),
+            LkWhat::SetWait(mode) => (pb::LkWhat::LkSetWait, Some(mode)),
+            LkWhat::Await(mode) => (pb::LkWhat::LkAwait, Some(mode)),
+            LkWhat::Unlock => (pb::LkWhat::LkUnlock, None),
+        };
+        let family = match f.owner.family {
+            LockFamily::Posix => pb::LockFamily::FamilyPosix,
+            LockFamily::Flock => pb::LockFamily::FamilyFlock,
+        };
+        Self {
+            gfid: Some(f.gfid.into()),
+            fd: f.fd.map(Into::into),
+            family: family.into(),
+            owner: f.owner.id,
+            pid: f.pid,
+            what: what.into(),
+            mode: mode.map_or(0, lock_mode_to_wire),
+            start: f.span.start,
+            end: f.span.end,
+        }
+    }
+}
+
+impl TryFrom<pb::Lk> for fop::Lk {
+    type Error = Errno;
+
+    fn try_from(m: pb::Lk) -> Result<Self> {
+        let what = match pb::LkWhat::try_from(m.what).map_err(|_| Errno::INVAL)? {
+            pb::LkWhat::LkNone => return Err(Errno::INVAL),
+            pb::LkWhat::LkGet => LkWhat::Get(lock_mode(m.mode)?),
+            pb::LkWhat::LkSet => LkWhat::Set(lock_mode(m.mode)?, Claim::New),
+            pb::LkWhat::LkSetAgain => LkWhat::Set(lock_mode(m.mode)?, Claim::Again),
+            pb::LkWhat::LkSetVouched => LkWhat::Set(lock_mode(m.mode)?, Claim::Vouched),
+            pb::LkWhat::LkSetWait => LkWhat::SetWait(lock_mode(m.mode)?),
+            pb::LkWhat::LkAwait => LkWhat::Await(lock_mode(m.mode)?),
+            pb::LkWhat::LkUnlock => LkWhat::Unlock,
+        };
+        let family = match pb::LockFamily::try_from(m.family).map_err(|_| Errno::INVAL)? {
+            pb::LockFamily::FamilyNone => return Err(Errno::INVAL),
+            pb::LockFamily::FamilyPosix => LockFamily::Posix,
+            pb::LockFamily::FamilyFlock => LockFamily::Flock,
+        };
+        let owner = LockOwner { family, id: m.owner };
+        Ok(Self { gfid: inode(m.gfid)?, fd: maybe(m.fd)?, owner, pid: m.pid, what, span: span(m.start, m.end)? })
     }
 }

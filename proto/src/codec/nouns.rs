@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use mortar_xlators::error::Errno;
 use mortar_xlators::fop::{Birth, Settled};
+use mortar_xlators::ranges::{LockMode, Span};
 use mortar_xlators::types::{
     Counters, Epoch, Fd, Gfid, Iatt, Kind, LeaseMode, Name, OpenFlags, Pending, RawLayout, Time, XATTR_VALUE_BYTES_MAX,
     Xattr, XattrName,
@@ -42,6 +43,26 @@ pub fn inode(gfid: Option<pb::Gfid>) -> Result<Gfid> {
 pub(crate) fn extent(offset: u64, length: u64) -> Result<u64> {
     let end = offset.checked_add(length).ok_or(Errno::FBIG)?;
     if end > i64::MAX.unsigned_abs() { Err(Errno::FBIG) } else { Ok(offset) }
+}
+
+/// Bytes that a file can have.
+pub(crate) fn span(start: u64, end: u64) -> Result<Span> {
+    Span::new(start, end).ok_or(Errno::INVAL)
+}
+
+pub(crate) fn lock_mode(mode: i32) -> Result<LockMode> {
+    match pb::LockMode::try_from(mode).map_err(|_| Errno::INVAL)? {
+        pb::LockMode::LockNone => Err(Errno::INVAL),
+        pb::LockMode::LockRead => Ok(LockMode::Read),
+        pb::LockMode::LockWrite => Ok(LockMode::Write),
+    }
+}
+
+pub(crate) fn lock_mode_to_wire(mode: LockMode) -> i32 {
+    match mode {
+        LockMode::Read => pb::LockMode::LockRead.into(),
+        LockMode::Write => pb::LockMode::LockWrite.into(),
+    }
 }
 
 /// A payload within its bound.

@@ -5,10 +5,14 @@
 use bytes::Bytes;
 use mortar_xlators::error::{Errno, FopError};
 use mortar_xlators::fop::{FopKind, Reply};
-use mortar_xlators::reply;
+use mortar_xlators::ranges::Locked;
+use mortar_xlators::reply::{self, Lockable};
 use mortar_xlators::types::{AttrMask, Cover, Epoch, XattrName};
 
-use super::nouns::{Result, all, kind, kind_to_wire, layout, layout_to_wire, marks, maybe, name, need};
+use super::nouns::{
+    Result, all, kind, kind_to_wire, layout, layout_to_wire, lock_mode, lock_mode_to_wire, marks, maybe, name, need,
+    span,
+};
 use crate::pb;
 use crate::pb::response::Answer;
 use crate::status::{errno_from_wire, errno_to_wire, error_from_wire, error_to_wire};
@@ -64,6 +68,7 @@ fn reply_to_wire(reply: Reply) -> Answer {
         Reply::Settle(reply::Done) => Answer::Settle(pb::Done {}),
         Reply::Mark(r) => Answer::Mark(pb::Marked { marks: all(r.marks) }),
         Reply::Backlog(r) => Answer::Backlog(r.into()),
+        Reply::Lk(r) => Answer::Lk(r.into()),
     }
 }
 
@@ -101,6 +106,7 @@ fn reply_from_wire(kind: FopKind, answer: Answer) -> Result<Reply> {
         (FopKind::Settle, Answer::Settle(pb::Done {})) => Reply::Settle(reply::Done),
         (FopKind::Mark, Answer::Mark(m)) => Reply::Mark(reply::Marked { marks: marks(m.marks)? }),
         (FopKind::Backlog, Answer::Backlog(m)) => Reply::Backlog(m.into()),
+        (FopKind::Lk, Answer::Lk(m)) => Reply::Lk(m.try_into()?),
         _ => return Err(Errno::PROTO),
     })
 }
@@ -376,5 +382,38 @@ impl From<reply::Waiting> for pb::Waiting {
 impl From<pb::Waiting> for reply::Waiting {
     fn from(m: pb::Waiting) -> Self {
         Self { pending: m.pending, dirty: m.dirty }
+    }
+}
+
+impl From<Lockable> for pb::Lockable {
+    fn from(lockable: Lockable) -> Self {
+        use pb::lockable::Outcome;
+        let outcome = match lockable {
+            Lockable::Free => Outcome::Free(pb::Free {}),
+            Lockable::Held { by: Locked { span, mode }, pid } => {
+                let mode = lock_mode_to_wire(mode);
+                Outcome::Held(pb::HeldLock { mode, start: span.start, end: span.end, pid })
+            }
+            Lockable::Grace => Outcome::Grace(pb::Grace {}),
+            Lockable::Late => Outcome::Late(pb::Late {}),
+        };
+        Self { outcome: Some(outcome) }
+    }
+}
+
+impl TryFrom<pb::Lockable> for Lockable {
+    type Error = Errno;
+
+    fn try_from(m: pb::Lockable) -> Result<Self> {
+        use pb::lockable::Outcome;
+        Ok(match m.outcome.ok_or(Errno::PROTO)? {
+            Outcome::Free(pb::Free {}) => Self::Free,
+            Outcome::Held(held) => {
+                let by = Locked { span: span(held.start, held.end)?, mode: lock_mode(held.mode)? };
+                Self::Held { by, pid: held.pid }
+            }
+            Outcome::Grace(pb::Grace {}) => Self::Grace,
+            Outcome::Late(pb::Late {}) => Self::Late,
+        })
     }
 }

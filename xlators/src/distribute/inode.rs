@@ -87,6 +87,8 @@ impl Core {
                 }
                 Reply::Fsync(Done)
             }
+            // All clients must go to the same.
+            Fop::Lk(fop) => Reply::Lk(self.sets.ask(ctx, self.first_for(fop.gfid), fop).await?),
             Fop::Readlink(_) | Fop::Seek(_) => return Err(Errno::INVAL.into()),
             // Content, which a directory has not.
             _ => return Err(Errno::ISDIR.into()),
@@ -137,10 +139,14 @@ impl Core {
         }
     }
 
+    /// The subvolume that speaks for a directory where one is enough.
+    fn first_for(&self, gfid: Gfid) -> usize {
+        (gfid.ino() % self.sets.count() as u64) as usize
+    }
+
     /// What is the same on all subvolumes, from one of them; another if that does not answer.
     async fn ask_one<O: Operation + Clone>(&self, ctx: &Ctx, gfid: Gfid, fop: &O) -> Result<O::Reply> {
-        let count = self.sets.count();
-        let first = (gfid.ino() % count as u64) as usize;
+        let (first, count) = (self.first_for(gfid), self.sets.count());
         let mut last = FopError::Unreachable;
         for set in (first..count).chain(0..first) {
             match self.sets.ask(ctx, set, fop.clone()).await {

@@ -203,6 +203,7 @@ impl Xlator for Distribute {
             Fop::Setxattr(ref f) => inode(f.gfid, None, fop),
             Fop::Removexattr(ref f) => inode(f.gfid, None, fop),
             Fop::Listxattr(ref f) => inode(f.gfid, None, fop),
+            Fop::Lk(ref f) => inode(f.gfid, f.fd, fop),
             Fop::Unlease(fop) if fop.objects.is_empty() => answer::<f::Unlease>(core.leave(ctx, fop)),
             // Leases and marks are between replicate and its bricks.
             Fop::Lease(_) | Fop::Unlease(_) | Fop::Settle(_) | Fop::Mark(_) => {

@@ -248,7 +248,7 @@ impl Xlator for Posix {
                 }
                 Fop::Fallocate(_) | Fop::CopyRange(_) | Fop::Fsync(_) => self.call_waiting(ctx, fop).await,
                 // Answered by the layers above.
-                Fop::Lease(_) | Fop::Unlease(_) | Fop::Settle(_) | Fop::Mark(_) | Fop::Backlog(_) => {
+                Fop::Lease(_) | Fop::Unlease(_) | Fop::Settle(_) | Fop::Mark(_) | Fop::Backlog(_) | Fop::Lk(_) => {
                     Err(Errno::OPNOTSUPP.into())
                 }
             }
