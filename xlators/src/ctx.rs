@@ -46,17 +46,34 @@ pub struct Ctx {
     pub deadline: Instant,
     /// The lease epochs the sender holds at the brick this is sent to. Set by replicate, per brick.
     pub leases: SmallVec<[(Gfid, Epoch); 2]>,
+    /// Whether the fop may still use a lease that is on its way back.
+    pub turn: Turn,
+}
+
+/// Whether a fop belongs to giving a lease back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Turn {
+    /// It waits until a lease that is on its way back can be had again.
+    #[default]
+    Waits,
+    /// The lease goes back only when the fop has ended: it runs under what is still held, and never waits.
+    Last,
 }
 
 impl Ctx {
     /// A context for `caller`, without leases.
     pub fn new(id: u64, client: ClientId, caller: Caller, deadline: Instant) -> Self {
-        Self { id, client, caller, deadline, leases: SmallVec::new() }
+        Self { id, client, caller, deadline, leases: SmallVec::new(), turn: Turn::Waits }
     }
 
     /// The same request under these leases.
     pub fn under(&self, leases: SmallVec<[(Gfid, Epoch); 2]>) -> Self {
         Self { leases, ..self.clone() }
+    }
+
+    /// The same request as a part of giving a lease back.
+    pub fn last(&self) -> Self {
+        Self { turn: Turn::Last, ..self.clone() }
     }
 
     /// The same request made as root, for what a layer does for itself.

@@ -39,8 +39,9 @@ pub(crate) const LONG: Duration = Duration::from_secs(3600);
 const DIGEST_TIME: Duration = Duration::from_millis(50);
 /// How often an answer on its way is looked for.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
-/// How long the opens that a recall makes up for may take.
-const OPEN_TIME_MAX: Duration = Duration::from_secs(5);
+/// How long the opens that a recall makes up for may take: well below the time after which a brick fences who does not
+/// answer.
+const OPEN_TIME_MAX: Duration = Duration::from_secs(3);
 
 /// The kernel's cache of one mount, seen from our side. Made before the graph, which calls it.
 #[derive(Debug)]
@@ -199,7 +200,7 @@ impl Upcall for KernelCache {
             if self.opens.any_deferred()
                 && let Some(volume) = attached.volume.upgrade()
             {
-                let ctx = Ctx::new(0, attached.client, Caller::root(), Instant::now() + OPEN_TIME_MAX);
+                let ctx = Ctx::new(0, attached.client, Caller::root(), Instant::now() + OPEN_TIME_MAX).last();
                 for gfid in objects {
                     self.make_up_for_opens(&*volume, &ctx, *gfid).await;
                 }

@@ -48,6 +48,11 @@ impl Pins {
         self.pins.iter().map(|pin| pin.epochs[copy].map(|epoch| (pin.gfid, epoch))).collect()
     }
 
+    /// The same without any lease; those that were held are let go.
+    fn emptied(self) -> Self {
+        Self { set: Arc::clone(&self.set), up: self.up, pins: SmallVec::new(), outcome: Outcome::default() }
+    }
+
     /// Whom the copies blame for any of the objects.
     pub(super) fn accused(&self) -> Accused {
         let mut accused = Accused::default();
@@ -79,7 +84,7 @@ impl Asking<'_> {
         let (pin, recalled, disowned) = self.set.cache.asked(self.gfid, self.mode, grants, self.up);
         disowned.into_iter().for_each(|epoch| self.set.disown(self.gfid, epoch));
         if recalled == Recalled::GiveBack {
-            self.set.give_back_when_drained(self.gfid);
+            self.set.give_back_soon(self.gfid);
         }
         pin
     }
@@ -114,20 +119,38 @@ impl Answers {
 }
 
 impl Replicate {
-    /// Hold these leases, in ascending order of gfid, until the answer is dropped.
+    /// Hold these leases until the answer is dropped.
+    ///
+    /// While one of them is waited for, none of the others is held back, so that nobody ever waits crosswise: neither
+    /// two clients for each other, nor one for a brick that is taking a name from an inode.
     pub(super) async fn pin(&self, ctx: &Ctx, needs: &Needs) -> Result<Pins> {
-        let set = self.shared();
-        let mut held = Pins { set, up: self.live()?, pins: SmallVec::new(), outcome: Outcome::default() };
-        for &(gfid, mode) in needs {
-            let pin = match self.cache.want(gfid, mode, held.up) {
-                Wanted::Pinned(pin) => pin,
-                // Boxed, so that the usual way does not carry the room for this one.
-                other => Box::pin(self.pin_slowly(ctx, gfid, mode, (held.up, other))).await?,
-            };
-            held.pins.push(pin);
+        let mut waited_for = self.no_pins()?;
+        'all_at_once: loop {
+            let mut held = self.no_pins()?;
+            for &(gfid, mode) in needs {
+                if waited_for.pins.first().is_some_and(|pin| pin.gfid == gfid) {
+                    held.pins.append(&mut waited_for.pins);
+                    continue;
+                }
+                match self.cache.want(gfid, mode, held.up, ctx.turn) {
+                    Wanted::Pinned(pin) => held.pins.push(pin),
+                    other => {
+                        let up = held.up;
+                        drop(std::mem::replace(&mut waited_for, held.emptied()));
+                        // Boxed, so that the usual way does not carry the room for this one.
+                        let pin = Box::pin(self.pin_slowly(ctx, gfid, mode, (up, other))).await?;
+                        waited_for.pins.push(pin);
+                        continue 'all_at_once;
+                    }
+                }
+            }
+            self.trim_if_full();
+            return Ok(held);
         }
-        self.trim_if_full();
-        Ok(held)
+    }
+
+    fn no_pins(&self) -> Result<Pins> {
+        Ok(Pins { set: self.shared(), up: self.live()?, pins: SmallVec::new(), outcome: Outcome::default() })
     }
 
     async fn pin_slowly(
@@ -141,6 +164,7 @@ impl Replicate {
             match wanted {
                 Wanted::Pinned(pin) => return Ok(pin),
                 Wanted::Wait(change) => Self::wait(ctx, change).await?,
+                Wanted::Gone => return Err(FopError::Fenced),
                 Wanted::Ask { missing, holding } => {
                     let mut asking = Asking { set: self, gfid, mode, up, open: true };
                     let answers = self.ask(ctx, gfid, mode, missing, holding).await;
@@ -155,7 +179,7 @@ impl Replicate {
                 }
             }
             up = self.live()?;
-            wanted = self.cache.want(gfid, mode, up);
+            wanted = self.cache.want(gfid, mode, up, ctx.turn);
         }
     }
 

@@ -32,7 +32,7 @@ impl Gathering<'_> {
         let (recalled, disowned) = self.set.cache.gathered(gfid, grants, self.up);
         disowned.into_iter().for_each(|epoch| self.set.disown(gfid, epoch));
         if recalled == Recalled::GiveBack {
-            self.set.give_back_when_drained(gfid);
+            self.set.give_back_soon(gfid);
         }
     }
 }

@@ -1,7 +1,10 @@
 //! Gives leases back: when somebody wants them, and the oldest when there are too many. Says what is settled.
 //!
-//! The order is always the same: no new fop under the lease, the running ones end, what sits above forgets what it was
-//! told, the copies are told. None of these waits for another lease.
+//! The order is always the same: no new fop under the lease; what sits above forgets what it was told, and hands over
+//! what it has kept back (its fops are the last that may still use the lease, [`Turn::Last`]); the running fops end;
+//! the copies are told. None of these waits for another lease.
+//!
+//! [`Turn::Last`]: crate::ctx::Turn::Last
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -40,7 +43,7 @@ impl Replicate {
         match notice {
             Notice::Blames { .. } => self.ask_who_blames(),
             Notice::Recall { gfid, epoch, wanted } => match self.cache.recall(gfid, epoch, wanted) {
-                Recalled::GiveBack => self.give_back_when_drained(gfid),
+                Recalled::GiveBack => self.give_back_soon(gfid),
                 Recalled::Noted => {}
                 Recalled::Unknown => self.disown(gfid, epoch),
             },
@@ -56,25 +59,21 @@ impl Replicate {
         });
     }
 
-    /// Give a recalled lease back as soon as no fop runs under it.
-    pub(super) fn give_back_when_drained(&self, gfid: Gfid) {
+    /// Give a recalled lease back.
+    pub(super) fn give_back_soon(&self, gfid: Gfid) {
         let set = self.shared();
-        self.runtime.spawn(async move {
-            loop {
-                while let Some(change) = set.cache.drained(gfid) {
-                    change.await;
-                }
-                if set.give_back(&[gfid]).await.is_empty() {
-                    return;
-                }
-            }
-        });
+        self.runtime.spawn(async move { while !set.give_back(&[gfid]).await.is_empty() {} });
     }
 
-    /// Give back leases under which nothing runs. Answers those that have to be given back once more.
+    /// Give back recalled leases. Answers those that have to be given back once more.
     async fn give_back(&self, gfids: &[Gfid]) -> Vec<Gfid> {
         self.cache.begin_return(gfids);
         self.upcall.uncover(gfids).await;
+        for &gfid in gfids {
+            while let Some(change) = self.cache.drained(gfid) {
+                change.await;
+            }
+        }
         let mut again = Vec::new();
         for gfids in gfids.chunks(LEASE_OBJECTS_MAX) {
             join_all((0..self.copies.len()).map(|copy| self.give_back_at(gfids, copy))).await;
@@ -112,7 +111,7 @@ impl Replicate {
                     break;
                 }
                 let again = set.give_back(&oldest).await;
-                again.into_iter().for_each(|gfid| set.give_back_when_drained(gfid));
+                again.into_iter().for_each(|gfid| set.give_back_soon(gfid));
             }
             set.trimming.store(false, Ordering::Release);
         });
@@ -127,7 +126,7 @@ impl Replicate {
                 return;
             }
             let again = self.give_back(&oldest).await;
-            again.into_iter().for_each(|gfid| self.give_back_when_drained(gfid));
+            again.into_iter().for_each(|gfid| self.give_back_soon(gfid));
         }
     }
 

@@ -18,6 +18,7 @@ use super::copies::CopySet;
 use super::entry::{AtCopy, Entry, Epochs, Recalled};
 use super::pending::Accused;
 use super::quorum::Rule;
+use crate::ctx::Turn;
 use crate::fop::Settled;
 use crate::types::{Class, Epoch, Gfid, LeaseMode};
 
@@ -41,6 +42,8 @@ pub(super) enum Wanted {
     Pinned(Pin),
     /// Somebody asks for it already, or it is being given back: look again when this ends.
     Wait(OwnedNotified),
+    /// Not held, and the fop is one that must not wait for it.
+    Gone,
     /// Ask these copies. The caller is the only one that asks, and must call `asked` whatever happens.
     Ask {
         /// Copies that have not granted it.
@@ -140,14 +143,14 @@ impl Cache {
     }
 
     /// Use the lease on `gfid`, if every copy of `up` has granted it.
-    pub(super) fn want(&self, gfid: Gfid, mode: LeaseMode, up: CopySet) -> Wanted {
+    pub(super) fn want(&self, gfid: Gfid, mode: LeaseMode, up: CopySet, turn: Turn) -> Wanted {
         self.with_new(gfid, |entry| {
-            if entry.recalled.is_some() {
-                return Wanted::Wait(entry.wait());
-            }
             let holding = entry.holding(mode).and(up);
-            if holding == up {
+            if holding == up && (entry.recalled.is_none() || turn == Turn::Last) {
                 return Wanted::Pinned(self.pin(gfid, entry, mode));
+            }
+            if entry.recalled.is_some() {
+                return if turn == Turn::Last { Wanted::Gone } else { Wanted::Wait(entry.wait()) };
             }
             if entry.asking {
                 return Wanted::Wait(entry.wait());
@@ -371,7 +374,7 @@ impl Cache {
         (entry.pins > 0).then(|| entry.wait())
     }
 
-    /// These are on their way back from here on.
+    /// These are on their way back from here on: a recall that comes later is answered by another round.
     pub(super) fn begin_return(&self, gfids: &[Gfid]) {
         for &gfid in gfids {
             self.with(gfid, |entry| entry.recalled_again = false);
