@@ -264,13 +264,26 @@ async fn a_look_at_a_file_does_not_disturb_who_writes_it() {
     let set = Set::new(3, Quorum::Auto);
     let (a, b) = (set.client(), set.client());
     a.mkdir(Gfid::ROOT, "d", gfid(10)).await.expect("made");
-    a.create(gfid(10), "f", gfid(42), "").await.expect("created");
-    for size in 1..4 {
+    a.create(gfid(10), "f", gfid(42), "x").await.expect("created");
+    a.write(gfid(42), Place::End, "x").await.expect("written");
+    Client::until("its maker keeps nothing back", || set.bricks.iter().all(|b| b.disk.dirty().is_empty())).await;
+    for size in 3..6 {
         a.write(gfid(42), Place::End, "x").await.expect("written");
         let found = b.getattr(gfid(42)).await.expect("there");
         assert_eq!((found.iatt.size, found.cover), (size, Cover::empty()));
     }
     assert_eq!(*a.upcall.0.lock(), []);
+}
+
+#[tokio::test]
+async fn a_look_at_a_file_whose_maker_may_keep_something_back_recalls_it() {
+    let set = Set::new(3, Quorum::Auto);
+    let (a, b) = (set.client(), set.client());
+    a.mkdir(Gfid::ROOT, "d", gfid(10)).await.expect("made");
+    a.create(gfid(10), "f", gfid(42), "x").await.expect("created");
+    let found = b.getattr(gfid(42)).await.expect("there");
+    assert_eq!((found.iatt.size, found.cover), (1, Cover::ATTRS));
+    assert_eq!(*a.upcall.0.lock(), [gfid(42)]);
 }
 
 #[tokio::test]

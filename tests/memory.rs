@@ -227,6 +227,7 @@ impl Memory {
             }
             Fop::Open(_) => Reply::Open(Done),
             Fop::Release(_) => Reply::Release(Done),
+            Fop::Flush(_) => Reply::Flush(Done),
             Fop::Fsync(_) => Reply::Fsync(Done),
             other => panic!("a test sent a {}", other.kind().name()),
         })

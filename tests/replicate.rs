@@ -68,7 +68,7 @@ async fn one_copy_and_two_copies_work_alike() {
         let client = set.client();
         client.mkdir(Gfid::ROOT, "d", gfid(10)).await.expect("made");
         let made = client.create(gfid(10), "f", gfid(11), "hello").await.expect("created");
-        assert_eq!(made.cover, Cover::NAME | Cover::ATTRS);
+        assert_eq!(made.cover, Cover::NAME | Cover::ATTRS | Cover::OWNED);
         assert_eq!(made.lease, None);
         assert_eq!(client.read(gfid(11)).await.as_deref(), Ok("hello"));
         let looked = client.lookup(gfid(10), "f").await.expect("looked");

@@ -308,7 +308,7 @@ impl Client {
 
     pub(crate) async fn write(&self, gfid: Gfid, place: Place, data: &str) -> Result<Written> {
         let data = Bytes::copy_from_slice(data.as_bytes());
-        self.send(Write { gfid, fd: None, place, data, sync: false, kill_priv: false, when: when(2) }).await
+        self.send(Write { gfid, fd: None, place, data, sync: false, kill_priv: false, when: when(2), then: None }).await
     }
 
     pub(crate) async fn read(&self, gfid: Gfid) -> Result<String> {

@@ -364,8 +364,16 @@ async fn a_write_of_the_largest_size_fits() {
     let pair = Pair::new().await;
     let data = bytes::Bytes::from(vec![7; mortar_xlators::types::MAX_IO_BYTES]);
     let place = mortar_xlators::fop::Place::End;
-    let write =
-        |data| Write { gfid: gfid(1), fd: None, place, data, sync: false, kill_priv: false, when: Time::default() };
+    let write = |data| Write {
+        gfid: gfid(1),
+        fd: None,
+        place,
+        data,
+        sync: false,
+        kill_priv: false,
+        when: Time::default(),
+        then: None,
+    };
     let many = (0..32).map(|_| {
         let (ctx, remote, fop) = (pair.ctx(), Arc::clone(&pair.remote), write(data.clone()));
         tokio::spawn(async move { remote.call(&ctx, fop.into()).await })

@@ -145,10 +145,12 @@ impl VolumeFile {
     pub fn spec(&self) -> Spec {
         let copies = self.replica as usize;
         let mut sets: Vec<Spec> = (0..self.bricks.len() / copies).map(|set| self.set_spec(set, copies)).collect();
-        if sets.len() == 1 {
-            return sets.remove(0);
-        }
-        Spec::Distribute { name: format!("{}-dht", self.name), sets }
+        let names = if sets.len() == 1 {
+            sets.remove(0)
+        } else {
+            Spec::Distribute { name: format!("{}-dht", self.name), sets }
+        };
+        Spec::Cache { next: Box::new(names) }
     }
 
     /// The names are those of GlusterFS, because link files on the bricks contain them.
@@ -312,7 +314,8 @@ mod tests {
     fn sets_are_named_as_gluster_names_them() {
         let names = |replica, count| {
             let spec = VolumeFile::create("gv0", Uuid::new_v4(), shape(replica), &bricks(count)).unwrap().spec();
-            match spec {
+            let Spec::Cache { next } = spec else { panic!("{spec:?} on top") };
+            match *next {
                 Spec::Distribute { name, sets } => {
                     let inner = sets.iter().map(|set| match set {
                         Spec::Replicate { name, .. } => name.clone(),
@@ -321,7 +324,7 @@ mod tests {
                     [name].into_iter().chain(inner).collect::<Vec<_>>().join(" ")
                 }
                 Spec::Replicate { name, .. } => name,
-                other => panic!("{other:?} on top"),
+                other => panic!("{other:?} below the cache"),
             }
         };
         assert_eq!(names(3, 6), "gv0-dht gv0-replicate-0 gv0-replicate-1");

@@ -171,7 +171,8 @@ async fn a_file_can_be_made_durable(tree: Tree) {
         tree.send(Fsync { gfid: fd.gfid, fd: None, data_only }).await.unwrap();
     }
     let (data, place) = (Bytes::from_static(b"sync"), Place::At(1));
-    let sync = Write { gfid: fd.gfid, fd: Some(fd), place, data, sync: true, kill_priv: false, when: now() };
+    let sync =
+        Write { gfid: fd.gfid, fd: Some(fd), place, data, sync: true, kill_priv: false, when: now(), then: None };
     tree.send(sync).await.unwrap();
     tree.close(fd).await.unwrap();
     assert_eq!(tree.read("file").await.unwrap(), "xsync");
@@ -192,7 +193,7 @@ async fn a_write_clears_set_user_id(tree: Tree) {
     tree.chmod("program", 0o6755).await.unwrap();
     let gfid = tree.gfid("program").await.unwrap();
     let (data, place) = (Bytes::from_static(b"y"), Place::At(0));
-    let write = Write { gfid, fd: None, place, data, sync: false, kill_priv: true, when: now() };
+    let write = Write { gfid, fd: None, place, data, sync: false, kill_priv: true, when: now(), then: None };
     let written = tree.send(write).await.unwrap();
     assert_eq!(written.iatt.mode, 0o755);
     assert_eq!(tree.stat("program").await.unwrap().mode, 0o755);

@@ -157,7 +157,7 @@ fn a_full_brick_refuses_leaves_nothing_and_goes_on_when_there_is_room() {
     let gfid = brick.create(&ordinary, FILE_BYTES).expect("there is room again, and it is seen at once");
     let data = Bytes::from_static(&[7; 1000]);
     let when = Time { sec: 3, nsec: 0 };
-    let write = Write { gfid, fd: None, place: Place::End, data, sync: true, kill_priv: false, when };
+    let write = Write { gfid, fd: None, place: Place::End, data, sync: true, kill_priv: false, when, then: None };
     assert_eq!(brick.ask(&ordinary, write).unwrap().iatt.size, 101_000);
     brick.assert_whole();
 }

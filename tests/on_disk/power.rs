@@ -175,7 +175,16 @@ fn what_was_made_durable_outlives_the_power_and_the_rest_is_whole_or_absent() {
         let file = brick.create(sub, "durable", number + 2);
         let data = Bytes::from_static(b" and more");
         let when = Time { sec: 200, nsec: 0 };
-        brick.ask(Write { gfid: file, fd: None, place: Place::End, data, sync: false, kill_priv: false, when });
+        brick.ask(Write {
+            gfid: file,
+            fd: None,
+            place: Place::End,
+            data,
+            sync: false,
+            kill_priv: false,
+            when,
+            then: None,
+        });
         brick.ask(Fsync { gfid: file, fd: None, data_only: false });
         let made = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {

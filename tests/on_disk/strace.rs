@@ -260,7 +260,7 @@ impl Script {
         for (step, fd) in [("", Some(fd)), (" without open", None)] {
             let data = Bytes::from_static(&[8; 4096]);
             let place = Place::At(0);
-            let write = Write { gfid, fd, place, data, sync: false, kill_priv: true, when: time(9_101) };
+            let write = Write { gfid, fd, place, data, sync: false, kill_priv: true, when: time(9_101), then: None };
             self.step(&format!("write{step}"), Write { when: time(9_102), ..write.clone() });
             self.step(&format!("append{step}"), Write { place: Place::End, when: time(9_103), ..write });
             self.step(&format!("read whole{step}"), Read { gfid, fd, offset: 0, size: 1 << 17 });

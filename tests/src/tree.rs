@@ -232,14 +232,15 @@ impl Tree {
     /// Write at an offset of an open file.
     pub async fn write_fd(&self, fd: Fd, place: Place, data: impl Into<Bytes>) -> Result<Written> {
         let (gfid, data) = (fd.gfid, data.into());
-        self.send(Write { gfid, fd: Some(fd), place, data, sync: false, kill_priv: false, when: now() }).await
+        self.send(Write { gfid, fd: Some(fd), place, data, sync: false, kill_priv: false, when: now(), then: None })
+            .await
     }
 
     /// Write at an offset.
     pub async fn write(&self, path: &str, offset: u64, data: &str) -> Result<Written> {
         let gfid = self.gfid(path).await?;
         let (place, data) = (Place::At(offset), Bytes::copy_from_slice(data.as_bytes()));
-        self.send(Write { gfid, fd: None, place, data, sync: false, kill_priv: false, when: now() }).await
+        self.send(Write { gfid, fd: None, place, data, sync: false, kill_priv: false, when: now(), then: None }).await
     }
 
     /// Read from an open file.

@@ -145,11 +145,9 @@ fn names() -> Vec<(Fop, Reply)> {
     ]
 }
 
-fn inodes() -> Vec<(Fop, Reply)> {
-    let changed = || Changed { iatt: iatt(1), cover: Cover::ATTRS };
-    let (id, when) = (gfid(1), time(0));
-    let setattr = Setattr {
-        gfid: id,
+fn setattr() -> Setattr {
+    Setattr {
+        gfid: gfid(1),
         fd: Some(fd()),
         mode: Some(0),
         uid: Some(0),
@@ -157,8 +155,14 @@ fn inodes() -> Vec<(Fop, Reply)> {
         atime: Some(time(0)),
         mtime: Some(time(1)),
         kill_priv: true,
-        when,
-    };
+        when: time(0),
+    }
+}
+
+fn inodes() -> Vec<(Fop, Reply)> {
+    let changed = || Changed { iatt: iatt(1), cover: Cover::ATTRS };
+    let (id, when) = (gfid(1), time(0));
+    let setattr = setattr();
     let nothing =
         Setattr { fd: None, mode: None, uid: None, gid: None, atime: None, mtime: None, kill_priv: false, ..setattr };
     let setxattr = |how| Setxattr { gfid: id, xattr: xattr(), how, kill_sgid: true, when };
@@ -192,6 +196,7 @@ fn data() -> Vec<(Fop, Reply)> {
         sync: true,
         kill_priv: true,
         when,
+        then: matches!(place, Place::At(_)).then(|| Box::new(setattr())),
     };
     let copy = CopyRange {
         from: gfid(1),
@@ -222,6 +227,7 @@ fn data() -> Vec<(Fop, Reply)> {
         (copy.into(), CopyRange::reply(written())),
         (seek(SeekTo::Data).into(), Seek::reply(Sought { offset: 3 })),
         (seek(SeekTo::Hole).into(), Seek::reply(Sought { offset: u64::MAX })),
+        (Flush { gfid: id }.into(), Flush::reply(Done)),
         (Fsync { gfid: id, fd: Some(fd()), data_only: true }.into(), Fsync::reply(Done)),
     ];
     use Allocate::*;

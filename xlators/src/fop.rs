@@ -3,18 +3,19 @@
 //! A fop is a plain value. A fop whose target is an inode serves an open file as well. New gfids and times are chosen
 //! by the client, so all copies get the same.
 
+mod copies;
+
 use bytes::Bytes;
-use smallvec::SmallVec;
 
 use crate::reply::{
     Changed, Data, Done, Entries, Found, Granted, Lockable, Looked, Made, Marked, Removed, Renamed, Sought, Space,
     Target as LinkTarget, Value, Waiting, Written, XattrNames,
 };
-use crate::types::{
-    AttrMask, Epoch, Fd, Gfid, Kind, LeaseMode, Name, OpenFlags, Pending, RawLayout, Time, Xattr, XattrName,
-};
+use crate::types::{AttrMask, Fd, Gfid, Kind, Name, OpenFlags, Pending, RawLayout, Time, Xattr, XattrName};
 
 pub use crate::lk::{Claim, Lk, LkWhat};
+
+pub use copies::{Backlog, LEASE_OBJECTS_MAX, Lease, Mark, Settle, Settled, Unlease};
 
 /// A fop that has an answer of its own type.
 pub trait Operation: Into<Fop> + Send {
@@ -117,6 +118,8 @@ fops! {
     CopyRange -> Written,
     /// Find the next data or hole.
     Seek -> Sought,
+    /// Hand over what layers above the bricks have kept back of a file's changes.
+    Flush -> Done,
     /// Make an inode durable.
     Fsync -> Done,
     /// List a directory.
@@ -428,6 +431,8 @@ pub struct Write {
     /// Clear set-user-id, and set-group-id where the group may execute.
     pub kill_priv: bool,
     pub when: Time,
+    /// Attributes of the same inode that are to be changed after that, in the same step.
+    pub then: Option<Box<Setattr>>,
 }
 
 /// Copy a range between two files of one brick.
@@ -460,6 +465,14 @@ pub struct Seek {
     pub fd: Option<Fd>,
     pub offset: u64,
     pub to: SeekTo,
+}
+
+/// Hand over what layers above the bricks have kept back of a file's changes, and hear what became of it: what a program
+/// does when it closes a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Flush {
+    pub gfid: Gfid,
 }
 
 /// Make an inode durable; a directory too.
@@ -537,62 +550,3 @@ pub struct Listxattr {
 /// How much space there is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statfs;
-
-/// The most objects that one `Lease`, `Unlease` or `Settle` may name: a full page of a listing, with room.
-pub const LEASE_OBJECTS_MAX: usize = 1024;
-
-/// Ask for leases. Which of them the brick cannot grant at once it recalls from their holders.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct Lease {
-    pub gfids: SmallVec<[Gfid; 1]>,
-    pub mode: LeaseMode,
-    /// Wait (until the deadline of the request) for a holder to give up; else answer `EAGAIN` at once and recall nobody.
-    pub wait: bool,
-    /// The asker held this lease before the brick restarted or the session was lost, or a quorum of the set has just
-    /// granted it: allowed during grace.
-    pub reclaim: bool,
-    /// Also send each object's attributes, layout and link target.
-    pub attrs: bool,
-}
-
-/// Give leases back. Of no object, sent to the top of a client's graph: give all back, since the client leaves.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unlease {
-    /// The objects, each with its epoch at this brick, and how many changes made under it all copies agree on.
-    pub objects: Vec<Settled>,
-    /// Keep a shared lease on each.
-    pub keep_shared: bool,
-}
-
-/// How far all copies agree on the changes of one object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settled {
-    /// The object.
-    pub gfid: Gfid,
-    /// The grant under which it was changed.
-    pub epoch: Epoch,
-    /// How many changes this client sent under it to this brick, all of which every copy has; `None` if some copy may
-    /// miss one. A brick that counted otherwise keeps its dirty mark.
-    pub changes: Option<u64>,
-}
-
-/// Say that every copy has the changes made under leases that are kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct Settle {
-    pub objects: Vec<Settled>,
-}
-
-/// Add to pending counters. All keys of the replica set are named, zeros included: the brick can then see when all
-/// are zero, and drop the index entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct Mark {
-    pub gfid: Gfid,
-    pub deltas: Vec<Pending>,
-}
-
-/// How much waits to be healed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Backlog;

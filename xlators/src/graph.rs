@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
+use crate::cache::Cache;
 use crate::distribute::single::Single;
 use crate::distribute::{self, Distribute};
 use crate::io_stats::IoStats;
@@ -63,6 +64,11 @@ pub enum Spec {
         /// The subvolumes.
         sets: Vec<Self>,
     },
+    /// Answer what is known, and keep back what nobody else can see.
+    Cache {
+        /// The layer below.
+        next: Box<Self>,
+    },
     /// Refuse every change.
     ReadOnly {
         /// The layer below.
@@ -91,6 +97,10 @@ pub fn build(spec: &Spec, client: ClientId, leaf: &mut Leaf<'_>, upcall: &Arc<dy
         Spec::Distribute { .. } => build_names(spec, client, leaf, upcall),
         // A volume of one set: names need no distribution, but new directories say so.
         Spec::Replicate { .. } => Arc::new(Single::new(build_names(spec, client, leaf, upcall))),
+        Spec::Cache { next } => {
+            let above = Arc::clone(upcall);
+            Cache::over(client, above, |upcall| build(next, client, leaf, upcall))
+        }
         Spec::ReadOnly { next } => ReadOnly::new(build(next, client, leaf, upcall)),
         Spec::IoStats { next } => IoStats::new(build(next, client, leaf, upcall)),
         Spec::Trace { next } => {
@@ -113,6 +123,8 @@ fn build_names(spec: &Spec, client: ClientId, leaf: &mut Leaf<'_>, upcall: &Arc<
             let options = ReplicateOptions::default();
             Replicate::new(name.clone(), bricks, *quorum, options, heard, Arc::clone(upcall), client)
         }
-        Spec::ReadOnly { .. } | Spec::IoStats { .. } | Spec::Trace { .. } => build(spec, client, leaf, upcall),
+        Spec::Cache { .. } | Spec::ReadOnly { .. } | Spec::IoStats { .. } | Spec::Trace { .. } => {
+            build(spec, client, leaf, upcall)
+        }
     }
 }

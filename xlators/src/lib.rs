@@ -10,6 +10,7 @@
 //!
 //! Invariant: this crate knows neither the wire nor the mount.
 
+pub mod cache;
 pub mod ctx;
 pub mod distribute;
 pub mod effect;

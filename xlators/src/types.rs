@@ -236,6 +236,8 @@ bitflags! {
         const NAME = 1;
         /// The inode's attributes.
         const ATTRS = 2;
+        /// That nobody else sees or changes the inode: who made it may keep its changes back until a recall.
+        const OWNED = 4;
     }
 
     /// How a file is opened; the bits that matter to a brick.

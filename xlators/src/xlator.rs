@@ -91,8 +91,15 @@ pub type Notices = tokio::sync::mpsc::UnboundedSender<Notice>;
 /// What sits above the graph and must forget what it was told under a lease: the mount, or a cache of the library.
 pub trait Upcall: Debug + Send + Sync + 'static {
     /// The leases on these objects are about to be given back. Names in them and their attributes that were answered
-    /// as covered must be forgotten when the future ends.
+    /// as covered must be forgotten, and what was kept back of them handed over, when the future ends. Fops that belong
+    /// to that say so ([`Turn::Last`](crate::ctx::Turn::Last)), else they would wait for the leases that wait for them.
     fn uncover<'a>(&'a self, objects: &'a [Gfid]) -> BoxFuture<'a, ()>;
+
+    /// The bricks are about to be told that every copy has all changes of this object: says whether nothing of it is
+    /// kept back, and if so, that nothing will be. Must not block.
+    fn lets_go(&self, _object: Gfid) -> bool {
+        true
+    }
 
     /// A lock that was taken through these open files was lost, and may be another's from now on: they must fail.
     fn lock_lost(&self, _gfid: Gfid, _through: &[Fd]) {}

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use mortar_xlators::ctx::Ctx;
 use mortar_xlators::error::Result;
-use mortar_xlators::fop::{CopyRange, Fallocate, Fsync, Open, Place, Read, Release, Seek, SeekTo, Setattr, Write};
+use mortar_xlators::fop::{
+    CopyRange, Fallocate, Flush, Fsync, Open, Place, Read, Release, Seek, SeekTo, Setattr, Write,
+};
 use mortar_xlators::types::{Fd, Gfid, MAX_IO_BYTES, Name, OpenFlags, Time};
 use mortar_xlators::xlator::Subvol;
 use rustix::io::Errno;
@@ -18,14 +20,17 @@ use super::transport::reply::{Answer, Opened};
 use super::transport::request::{CopyWidth, Op, SuidSgid, SyncWhat};
 
 /// How the kernel shall treat every open file: pages stay, since it drops them itself when it sees
-/// that size or mtime have changed; nothing is to be flushed on close, since nothing is kept back.
-const OPENED: OpenedFlags =
-    OpenedFlags::KEEP_CACHE.union(OpenedFlags::NOFLUSH).union(OpenedFlags::PARALLEL_DIRECT_WRITES);
+/// that size or mtime have changed.
+const OPENED: OpenedFlags = OpenedFlags::KEEP_CACHE.union(OpenedFlags::PARALLEL_DIRECT_WRITES);
 
-/// As [`OPENED`], and an append goes past the kernel's pages: from there, one that crosses the end of a page comes as two
-/// requests, and another client's append gets in between.
+/// As [`OPENED`]. Of what is only read nothing is kept back, so nothing is to be flushed on close. An append goes past the
+/// kernel's pages: from there, one that crosses the end of a page comes as two requests, and another client's append gets
+/// in between.
 pub(super) fn opened(flags: OpenFlags) -> OpenedFlags {
-    if flags.contains(OpenFlags::APPEND) { OPENED.union(OpenedFlags::DIRECT_IO) } else { OPENED }
+    let mut opened = OPENED;
+    opened.set(OpenedFlags::NOFLUSH, !flags.contains(OpenFlags::WRITE));
+    opened.set(OpenedFlags::DIRECT_IO, flags.contains(OpenFlags::APPEND));
+    opened
 }
 
 /// The largest copy that one request asks for: the kernel comes again for the rest.
@@ -43,7 +48,10 @@ impl Server {
             Op::Write { fh, offset, data, flags, suid_sgid, .. } => {
                 self.write(ctx, gfid, fh, (offset, data), flags, suid_sgid).await
             }
-            Op::Flush { .. } => Ok(Answer::Empty),
+            Op::Flush { .. } => {
+                self.send(ctx, Flush { gfid }).await?;
+                Ok(Answer::Empty)
+            }
             Op::Release { fh, .. } => self.release(ctx, fh).await,
             Op::Fsync { fh, what } => {
                 let fd = self.cache.opens.file(fh)?.fd();
@@ -129,6 +137,7 @@ impl Server {
             sync: now.contains(OpenFlags::SYNC) || file.flags.contains(OpenFlags::SYNC),
             kill_priv: suid_sgid == SuidSgid::Kill,
             when: (self.sources.clock)(),
+            then: None,
         };
         self.changed();
         let written = self.send(ctx, write).await?;

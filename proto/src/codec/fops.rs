@@ -40,6 +40,7 @@ pub fn fop_to_wire(fop: Fop) -> Wire {
         Fop::Write(f) => Wire::Write(f.into()),
         Fop::CopyRange(f) => Wire::CopyRange(f.into()),
         Fop::Seek(f) => Wire::Seek(f.into()),
+        Fop::Flush(f) => Wire::Flush(pb::Flush { gfid: Some(f.gfid.into()) }),
         Fop::Fsync(f) => Wire::Fsync(f.into()),
         Fop::Readdir(f) => Wire::Readdir(f.into()),
         Fop::Getxattr(f) => Wire::Getxattr(f.into()),
@@ -79,6 +80,7 @@ pub fn fop_from_wire(wire: Wire) -> Result<Fop> {
         Wire::Write(m) => Fop::Write(m.try_into()?),
         Wire::CopyRange(m) => Fop::CopyRange(m.try_into()?),
         Wire::Seek(m) => Fop::Seek(m.try_into()?),
+        Wire::Flush(m) => Fop::Flush(fop::Flush { gfid: inode(m.gfid)? }),
         Wire::Fsync(m) => Fop::Fsync(m.try_into()?),
         Wire::Readdir(m) => Fop::Readdir(m.try_into()?),
         Wire::Getxattr(m) => Fop::Getxattr(m.try_into()?),
@@ -260,6 +262,7 @@ impl From<fop::Write> for pb::Write {
             sync: f.sync,
             kill_priv: f.kill_priv,
             when: Some(f.when.into()),
+            then: f.then.map(|then| (*then).into()),
         }
     }
 }
@@ -280,6 +283,7 @@ impl TryFrom<pb::Write> for fop::Write {
             sync: m.sync,
             kill_priv: m.kill_priv,
             when: need(m.when)?,
+            then: m.then.map(|then| then.try_into().map(Box::new)).transpose()?,
         })
     }
 }

@@ -87,6 +87,7 @@ impl Core {
                 }
                 Reply::Fsync(Done)
             }
+            Fop::Flush(_) => Reply::Flush(Done),
             // All clients must go to the same.
             Fop::Lk(fop) => Reply::Lk(self.sets.ask(ctx, self.first_for(fop.gfid), fop).await?),
             Fop::Readlink(_) | Fop::Seek(_) => return Err(Errno::INVAL.into()),

@@ -198,6 +198,7 @@ impl Xlator for Distribute {
             Fop::Read(ref f) => inode(f.gfid, f.fd, fop),
             Fop::Write(ref f) => inode(f.gfid, f.fd, fop),
             Fop::Seek(ref f) => inode(f.gfid, f.fd, fop),
+            Fop::Flush(ref f) => inode(f.gfid, None, fop),
             Fop::Fsync(ref f) => inode(f.gfid, f.fd, fop),
             Fop::Getxattr(ref f) => inode(f.gfid, None, fop),
             Fop::Setxattr(ref f) => inode(f.gfid, None, fop),

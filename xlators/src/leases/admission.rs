@@ -119,7 +119,11 @@ impl Leases {
             _ => return Ok(None),
         };
         let session = self.session(ctx.client)?;
-        Ok(self.table.bear(&session, gfid).map(|epoch| (gfid, epoch)))
+        let born = self.table.bear(&session, gfid);
+        if born.is_some() && matches!(fop, Fop::Create(_)) {
+            self.table.may_keep_back(ctx.client, gfid);
+        }
+        Ok(born.map(|epoch| (gfid, epoch)))
     }
 
     /// The inode that loses or changes a name is nobody's to know while that happens: others' leases on it are

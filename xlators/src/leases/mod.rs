@@ -172,7 +172,9 @@ impl Leases {
         let mut grants = Vec::with_capacity(fop.gfids.len());
         for &gfid in &fop.gfids {
             let held = self.acquire(ctx, &session, gfid, &fop).await;
-            grants.push(self.describe(&plain, gfid, held, fop.attrs).await);
+            // Attributes that another client may have changed by now are worse than none.
+            let attrs = fop.attrs && (held.is_ok() || !self.table.is_kept_back(ctx.client, gfid));
+            grants.push(self.describe(&plain, gfid, held, attrs).await);
         }
         Ok(Reply::Lease(Granted { grants }))
     }

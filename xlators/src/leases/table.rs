@@ -56,6 +56,8 @@ struct Holder {
     progress: Instant,
     /// Admits nothing any more.
     fenced: bool,
+    /// The holder made the object, and may have changes of it that the brick has not seen, until it says otherwise.
+    keeps_back: bool,
 }
 
 /// What a request waits for.
@@ -210,6 +212,22 @@ impl Table {
         }
     }
 
+    /// Its maker may change a new file for a while without telling the brick.
+    pub(super) fn may_keep_back(&self, client: ClientId, gfid: Gfid) {
+        self.with(gfid, |_, object| {
+            if let Some(holder) = object.holder(client) {
+                holder.keeps_back = true;
+            }
+        });
+    }
+
+    /// What the brick has of the object may not be all of it: somebody else has to be asked.
+    pub(super) fn is_kept_back(&self, client: ClientId, gfid: Gfid) -> bool {
+        let shard = self.shard(gfid);
+        let others = |holder: &Holder| holder.session.client != client && holder.keeps_back && !holder.fenced;
+        shard.get(&gfid).is_some_and(|object| object.holders.iter().any(others))
+    }
+
     fn give(&self, gfid: Gfid, object: &mut Object, session: &Arc<Session>, want: Want) -> Held {
         object.unsettled |= self.journal.left_dirty(gfid);
         let epoch = self.epoch();
@@ -316,6 +334,9 @@ impl Table {
     pub(super) fn settle(&self, client: ClientId, settled: Settled) -> Option<()> {
         let mut shard = self.shard(settled.gfid);
         let object = shard.get_mut(&settled.gfid)?;
+        if let Some(holder) = object.holder(client).filter(|h| h.epoch == settled.epoch) {
+            holder.keeps_back = false;
+        }
         self.note_settled(object, client, settled)
     }
 
@@ -342,6 +363,7 @@ impl Table {
             let changed = holder.changes > 0;
             if keep == Keep::Shared && holder.mode == LeaseMode::Exclusive && holder.running == 0 {
                 (holder.mode, holder.recalled, holder.changes) = (LeaseMode::Shared, None, 0);
+                holder.keeps_back = false;
             } else if holder.running > 0 {
                 holder.fenced = true;
             } else if keep == Keep::Nothing {
@@ -517,6 +539,7 @@ impl Holder {
             recalled: None,
             progress: Instant::now(),
             fenced: false,
+            keeps_back: false,
         }
     }
 }

@@ -15,7 +15,9 @@ use super::store::{Node, Store};
 use super::sys;
 use crate::ctx::Ctx;
 use crate::error::Result;
-use crate::fop::{Allocate, CopyRange, Fallocate, Fsync, Open, Place, Read, Release, Seek, SeekTo, Truncate, Write};
+use crate::fop::{
+    Allocate, CopyRange, Fallocate, Fsync, Open, Place, Read, Release, Seek, SeekTo, Setattr, Truncate, Write,
+};
 use crate::reply::{Changed, Data, Done, Sought, Written};
 use crate::types::{ClientId, Cover, Fd, Gfid, MAX_IO_BYTES, OpenFlags, Time};
 
@@ -167,8 +169,20 @@ impl Store {
         Ok(Data { data: fitting(data) })
     }
 
-    /// Write to a file.
-    pub(super) fn write(&self, ctx: &Ctx, fop: &Write) -> Result<Written> {
+    /// Write to a file, then change the attributes that came with it.
+    pub(super) fn write_then(&self, ctx: &Ctx, fop: &Write) -> Result<Written> {
+        let written = self.write(ctx, fop)?;
+        match &fop.then {
+            // What was not written whole is not finished: the writer hears of it, and asks again.
+            Some(then) if usize::try_from(written.bytes).is_ok_and(|bytes| bytes == fop.data.len()) => {
+                let then = Setattr { gfid: fop.gfid, ..(**then).clone() };
+                Ok(Written { iatt: self.setattr(ctx, &then)?.iatt, ..written })
+            }
+            _ => Ok(written),
+        }
+    }
+
+    fn write(&self, ctx: &Ctx, fop: &Write) -> Result<Written> {
         if fop.data.len() > MAX_IO_BYTES {
             return Err(Errno::INVAL.into());
         }

@@ -179,9 +179,9 @@ impl Posix {
 
     async fn write(&self, ctx: &Ctx, fop: Write) -> Result<Reply> {
         if fop.sync || fop.data.len() > WRITE_INLINE_BYTES_MAX {
-            return self.wait_fop(ctx, move |store, ctx| store.write(ctx, &fop)).await.map(Reply::Write);
+            return self.wait_fop(ctx, move |store, ctx| store.write_then(ctx, &fop)).await.map(Reply::Write);
         }
-        self.store.write(ctx, &fop).map(Reply::Write)
+        self.store.write_then(ctx, &fop).map(Reply::Write)
     }
 
     /// What may wait for the disk, or leaves something behind that does.
@@ -247,6 +247,8 @@ impl Xlator for Posix {
                     self.call_waiting(ctx, fop).await
                 }
                 Fop::Fallocate(_) | Fop::CopyRange(_) | Fop::Fsync(_) => self.call_waiting(ctx, fop).await,
+                // Nothing is kept back here.
+                Fop::Flush(_) => Ok(Reply::Flush(Done)),
                 // Answered by the layers above.
                 Fop::Lease(_) | Fop::Unlease(_) | Fop::Settle(_) | Fop::Mark(_) | Fop::Backlog(_) | Fop::Lk(_) => {
                     Err(Errno::OPNOTSUPP.into())

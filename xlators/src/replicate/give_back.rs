@@ -140,7 +140,7 @@ impl Replicate {
             loop {
                 tokio::time::sleep(every).await;
                 let Some(set) = weak.upgrade() else { return };
-                let (told, later) = set.cache.settle();
+                let (told, later) = set.cache.settle(|gfid| set.upcall.lets_go(gfid));
                 set.tell_settled(told).await;
                 if later == Later::Nothing {
                     set.settling.store(false, Ordering::Release);

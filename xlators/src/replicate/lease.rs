@@ -267,6 +267,13 @@ impl Cache {
         shard.peek(&gfid).is_some_and(|entry| entry.since <= then && holds(entry))
     }
 
+    /// Nobody else has a lease on it, or asks for one.
+    pub(super) fn owns(&self, gfid: Gfid, up: CopySet) -> bool {
+        let shard = self.shard(gfid);
+        let owned = |entry: &Entry| entry.recalled.is_none() && entry.holding(LeaseMode::Exclusive).and(up) == up;
+        shard.peek(&gfid).is_some_and(owned)
+    }
+
     /// A fop has ended.
     pub(super) fn unpin(&self, pin: &Pin, outcome: &Outcome) {
         let list = self.with(pin.gfid, |entry| {
@@ -451,14 +458,14 @@ impl Cache {
     }
 
     /// Objects that were changed and then left alone for a tick, with what each copy may be told; the others wait for
-    /// the next tick. The flag says that some wait.
-    pub(super) fn settle(&self) -> (Vec<Vec<Settled>>, Later) {
+    /// the next tick, as do those that `lets_go` says are still kept back above. The flag says that some wait.
+    pub(super) fn settle(&self, lets_go: impl Fn(Gfid) -> bool) -> (Vec<Vec<Settled>>, Later) {
         let now = self.tick.fetch_add(1, Ordering::Relaxed);
         let mut told = vec![Vec::new(); self.copies];
         let mut later = Vec::new();
         for gfid in std::mem::take(&mut *self.unsettled.lock()) {
             self.with(gfid, |entry| {
-                if entry.pins > 0 || entry.tick == now {
+                if entry.pins > 0 || entry.tick == now || !lets_go(gfid) {
                     later.push(gfid);
                     return;
                 }

@@ -226,7 +226,12 @@ impl Replicate {
                     blames.push((directory, Class::Entry, missed(Class::Entry)));
                 }
             }
-            Effect::Inode { gfid, class } => blames.push((gfid, class, missed(class))),
+            Effect::Inode { gfid, class } => {
+                blames.push((gfid, class, missed(class)));
+                if matches!(fop, Fop::Write(write) if write.then.is_some()) {
+                    blames.push((gfid, Class::Metadata, missed(Class::Metadata)));
+                }
+            }
             Effect::Read | Effect::Session => {}
         }
         for (gfid, class, counters) in blames {
@@ -313,6 +318,7 @@ impl Replicate {
         let up = self.up.get();
         let covers = |gfid: Gfid| self.cache.covers(gfid, up, u64::MAX);
         let attrs = |gfid: Gfid| if covers(gfid) { Cover::ATTRS } else { Cover::empty() };
+        let born = matches!(reply, Reply::Create(_));
         match reply {
             Reply::Create(made)
             | Reply::Mkdir(made)
@@ -320,6 +326,9 @@ impl Replicate {
             | Reply::Symlink(made)
             | Reply::Link(made) => {
                 made.cover = attrs(made.iatt.gfid);
+                if born && self.cache.owns(made.iatt.gfid, up) {
+                    made.cover |= Cover::OWNED;
+                }
                 if pins.pins.iter().all(|pin| covers(pin.gfid)) {
                     made.cover |= Cover::NAME;
                 }

@@ -296,6 +296,7 @@ impl MemoryVolume {
                 Reply::Read(Data { data: Bytes::copy_from_slice(&data[start..end]) })
             }
             Fop::Write(f) => Reply::Write(self.write(state, &f)?),
+            Fop::Flush(_) => Reply::Flush(Done),
             Fop::Fsync(_) => Reply::Fsync(Done),
             Fop::Statfs(_) => Reply::Statfs(Space {
                 block_bytes: 4096,

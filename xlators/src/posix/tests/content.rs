@@ -12,7 +12,7 @@ use crate::types::{Xattr, XattrName};
 
 fn write_at(gfid: Gfid, fd: Option<Fd>, place: Place, data: &str, kill_priv: bool) -> Write {
     let data = Bytes::copy_from_slice(data.as_bytes());
-    Write { gfid, fd, place, data, sync: false, kill_priv, when: at(300) }
+    Write { gfid, fd, place, data, sync: false, kill_priv, when: at(300), then: None }
 }
 
 fn write(brick: &Brick, gfid: Gfid, fd: Option<Fd>, place: Place, data: &str) -> Result<Written> {
