@@ -139,6 +139,16 @@ async fn what_the_bricks_cannot_be_told_now_is_told_later() {
 }
 
 #[tokio::test]
+async fn nothing_is_kept_back_from_a_brick_that_has_forgotten_who_may() {
+    let (set, maker, _) = with_something_kept_back().await;
+    maker.wires[2].mend(2);
+    Client::until("it is there", || count(&set.log.lock(), "Write") >= 3).await;
+    set.take_log();
+    maker.write(gfid(FILE), Place::At(9), "!").await.expect("written");
+    assert!(count(&set.take_log(), "Write") >= 3);
+}
+
+#[tokio::test]
 async fn a_name_that_somebody_else_makes_in_a_new_directory_is_found() {
     let set = Set::new(3, Quorum::Auto);
     let (maker, other) = (set.caching_client(), set.caching_client());

@@ -30,7 +30,7 @@ impl Books {
         Ctx::new(id, self.client, kept.caller.clone(), Instant::now() + within)
     }
 
-    fn shared(&self) -> Arc<Self> {
+    pub(super) fn shared(&self) -> Arc<Self> {
         self.me.upgrade().expect("what is called is held by somebody")
     }
 

@@ -170,6 +170,13 @@ impl Upcall for Books {
         self.above.lock_lost(gfid, through);
     }
 
+    fn forgotten(&self) {
+        self.files.disown(&self.files.all());
+        let books = self.shared();
+        self.runtime.spawn(async move { books.hand_over_all().await });
+        self.above.forgotten();
+    }
+
     fn lets_go(&self, object: Gfid) -> bool {
         self.files.let_go(object) && self.above.lets_go(object)
     }

@@ -55,6 +55,7 @@ impl Replicate {
             set.up.remove(only);
             set.uncover_unfounded().await;
             set.cache.forget_copy(copy);
+            set.upcall.forgotten();
             set.blamers.add(set.all());
             set.reopen(copy).await;
             set.note_young(only);
