@@ -6,6 +6,7 @@
 mod changes;
 mod files;
 mod full_disk;
+mod locks;
 mod names;
 mod rights;
 mod together;

@@ -6,6 +6,7 @@ mod attributes;
 mod data;
 mod directories;
 mod listing;
+mod locks;
 mod names;
 mod open_files;
 mod renames;
@@ -46,6 +47,7 @@ const GROUPS: &[(&str, &[Story])] = &[
     ("attributes", attributes::STORIES),
     ("xattrs", xattrs::STORIES),
     ("listing", listing::STORIES),
+    ("locks", locks::STORIES),
     ("space", space::STORIES),
 ];
 

@@ -129,6 +129,13 @@ impl Cluster {
         Ok(DeadBrick { index, words })
     }
 
+    /// SIGKILL for the process that serves a mount, and the mount out of the tree.
+    pub fn kill_mount(&self, index: usize) -> Result<()> {
+        let name = if self.mounts.len() == 1 { "mount-1".to_owned() } else { format!("mount-{}", index + 1) };
+        kill_process(self.pid(&name)?, Signal::KILL).context("cannot kill a mount")?;
+        unmount(&self.mounts[index], UnmountFlags::DETACH).context("cannot take a dead mount away")
+    }
+
     /// Start a killed brick again, with the command line it had.
     pub fn start_brick(&self, dead: &DeadBrick) -> Result<()> {
         let name = format!("brick-{}", dead.index);

@@ -11,6 +11,7 @@ use mortar_client::remote::Remote;
 use mortar_proto::volume::{Shape as Copies, VolumeFile};
 use mortar_xlators::distribute::{Distribute, Options};
 use mortar_xlators::graph::{self, BrickSpec, Quorum};
+use mortar_xlators::locks::{Locks, Memory};
 use mortar_xlators::posix::{Posix, PosixOptions, create_brick};
 use mortar_xlators::types::{ClientId, Gfid};
 use mortar_xlators::xlator::{Health, Notices, Subvol, Upcall};
@@ -206,7 +207,7 @@ impl Stack {
     pub async fn tree(&self) -> Tree {
         let client = new_client();
         let top: Subvol = match self.shape {
-            Shape::Posix => Arc::<Posix>::clone(self.bricks[0].bare().0),
+            Shape::Posix => Locks::new(Arc::<Posix>::clone(self.bricks[0].bare().0), Memory::Empty),
             Shape::Spread { .. } => self.spread(Options { free_percent_min: 0 }),
             Shape::Replicated { .. } | Shape::Wire { .. } | Shape::Processes { .. } => self.graph(client),
         };
@@ -215,9 +216,10 @@ impl Stack {
         Tree::new(top, client)
     }
 
-    /// A new distribute over the bare stores, each behind its gate.
+    /// A new distribute over the bare stores, each behind its gate and with locks of its own.
     pub fn spread(&self, options: Options) -> Subvol {
-        let sets = self.bricks.iter().map(|brick| Arc::<Gate>::clone(brick.bare().1) as Subvol).collect();
+        let set = |brick: &Brick| Locks::new(Arc::<Gate>::clone(brick.bare().1), Memory::Empty) as Subvol;
+        let sets = self.bricks.iter().map(set).collect();
         Distribute::new("test-dht", sets, options)
     }
 

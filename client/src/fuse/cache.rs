@@ -23,13 +23,14 @@ use std::time::{Duration, Instant};
 use futures::future::{BoxFuture, join_all};
 use mortar_xlators::ctx::{Caller, Ctx};
 use mortar_xlators::fop::Open;
-use mortar_xlators::types::{ClientId, Cover, Gfid, Kind, OpenFlags, Time};
+use mortar_xlators::types::{ClientId, Cover, Fd, Gfid, Kind, OpenFlags, Time};
 use mortar_xlators::xlator::{Upcall, Xlator};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use tokio::sync::Notify;
 
 use super::inodes::{Inodes, Promise};
+use super::locks::Lockers;
 use super::opens::Opens;
 use super::transport::notify::{Notifier, Stale};
 
@@ -50,6 +51,8 @@ pub struct KernelCache {
     pub(crate) inodes: Inodes,
     /// Open files and directories.
     pub(crate) opens: Opens,
+    /// Who may have locked what.
+    pub(crate) lockers: Lockers,
     attached: OnceLock<Attached>,
     listings: Listings,
 }
@@ -69,6 +72,7 @@ impl KernelCache {
         Arc::new(Self {
             inodes: Inodes::new(),
             opens: Opens::new(),
+            lockers: Lockers::default(),
             attached: OnceLock::new(),
             listings: Listings::default(),
         })
@@ -210,6 +214,15 @@ impl Upcall for KernelCache {
             }
             self.forget_unseen(attached, unseen).await;
         })
+    }
+
+    fn lock_lost(&self, gfid: Gfid, through: &[Fd]) {
+        self.opens.lose(through);
+        // What the kernel has in its cache it would go on to read.
+        if let (Some(attached), Some(nodeid)) = (self.attached.get(), self.inodes.nodeid(gfid)) {
+            // Nothing is owed if the kernel has forgotten the inode.
+            let _ = attached.notifier.inval_inode(nodeid, Stale::Data { offset: 0, length: 0 });
+        }
     }
 }
 

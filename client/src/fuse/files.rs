@@ -8,12 +8,14 @@ use mortar_xlators::error::Result;
 use mortar_xlators::fop::{
     CopyRange, Fallocate, Flush, Fsync, Open, Place, Read, Release, Seek, SeekTo, Setattr, Write,
 };
+use mortar_xlators::reply::Done;
 use mortar_xlators::types::{Fd, Gfid, MAX_IO_BYTES, Name, OpenFlags, Time};
 use mortar_xlators::xlator::Subvol;
 use rustix::io::Errno;
 
 use super::convert;
 use super::names::Asked;
+use super::opens::How;
 use super::server::{Server, not_served};
 use super::transport::abi::OpenedFlags;
 use super::transport::reply::{Answer, Opened};
@@ -23,13 +25,13 @@ use super::transport::request::{CopyWidth, Op, SuidSgid, SyncWhat};
 /// that size or mtime have changed.
 const OPENED: OpenedFlags = OpenedFlags::KEEP_CACHE.union(OpenedFlags::PARALLEL_DIRECT_WRITES);
 
-/// As [`OPENED`]. Of what is only read nothing is kept back, so nothing is to be flushed on close. An append goes past the
-/// kernel's pages: from there, one that crosses the end of a page comes as two requests, and another client's append gets
-/// in between.
-pub(super) fn opened(flags: OpenFlags) -> OpenedFlags {
+/// As [`OPENED`]. Of what is only read nothing is kept back, so closing it is of interest only where programs lock
+/// (`locks.rs`). An append goes past the kernel's pages: from there, one that crosses the end of a page comes as two
+/// requests, and another client's append gets in between.
+pub(super) fn opened(how: How) -> OpenedFlags {
     let mut opened = OPENED;
-    opened.set(OpenedFlags::NOFLUSH, !flags.contains(OpenFlags::WRITE));
-    opened.set(OpenedFlags::DIRECT_IO, flags.contains(OpenFlags::APPEND));
+    opened.set(OpenedFlags::NOFLUSH, how.opener_if_unflushed.is_some());
+    opened.set(OpenedFlags::DIRECT_IO, how.flags.contains(OpenFlags::APPEND));
     opened
 }
 
@@ -48,10 +50,13 @@ impl Server {
             Op::Write { fh, offset, data, flags, suid_sgid, .. } => {
                 self.write(ctx, gfid, fh, (offset, data), flags, suid_sgid).await
             }
-            Op::Flush { .. } => {
-                self.send(ctx, Flush { gfid }).await?;
-                Ok(Answer::Empty)
+            Op::Flush { fh, lock_owner } => {
+                let flushed = self.send(ctx, Flush { gfid }).await;
+                self.closed(ctx, gfid, fh, lock_owner).await;
+                flushed.map(|Done| Answer::Empty)
             }
+            Op::Getlk { fh, owner, lock, kind } => self.get_lock(ctx, gfid, fh, (owner, kind), lock).await,
+            Op::Setlk { fh, owner, lock, kind, wait } => self.set_lock(ctx, gfid, fh, (owner, kind, wait), lock).await,
             Op::Release { fh, .. } => self.release(ctx, fh).await,
             Op::Fsync { fh, what } => {
                 let fd = self.cache.opens.file(fh)?.fd();
@@ -78,18 +83,24 @@ impl Server {
         }
     }
 
+    /// How a file is opened by this caller.
+    pub(super) fn how(&self, ctx: &Ctx, gfid: Gfid, flags: OpenFlags) -> How {
+        let flush = flags.contains(OpenFlags::WRITE) || self.cache.lockers.any(gfid);
+        How { flags, opener_if_unflushed: (!flush).then_some(ctx.caller.pid.cast_unsigned()) }
+    }
+
     /// Opens a file, without a message if a lease covers it.
     async fn open(&self, ctx: &Ctx, gfid: Gfid, flags: OpenFlags, suid_sgid: SuidSgid) -> Result<Answer> {
-        let cut = flags.contains(OpenFlags::TRUNCATE);
+        let (cut, how) = (flags.contains(OpenFlags::TRUNCATE), self.how(ctx, gfid, flags));
         if cut {
             self.changed();
         }
-        if let Some(fh) = self.cache.opens.insert_deferred(gfid, flags, &self.cache.inodes) {
+        if let Some(fh) = self.cache.opens.insert_deferred(gfid, how, &self.cache.inodes) {
             if cut && let Err(error) = self.truncate(ctx, gfid, None, 0, suid_sgid).await {
                 self.cache.opens.remove_file(fh);
                 return Err(error);
             }
-            return Ok(Answer::Opened(Opened { fh, flags: opened(flags) }));
+            return Ok(Answer::Opened(Opened { fh, flags: opened(how) }));
         }
         let number = Fd { id: self.cache.opens.next_number(), gfid };
         let guard = OpenGuard::new(self, ctx, number);
@@ -100,8 +111,8 @@ impl Server {
             self.open_below(ctx, number, flags).await?;
         }
         guard.disarm();
-        self.cache.opens.insert(number, flags);
-        Ok(Answer::Opened(Opened { fh: number.id, flags: opened(flags) }))
+        self.cache.opens.insert(number, how);
+        Ok(Answer::Opened(Opened { fh: number.id, flags: opened(how) }))
     }
 
     /// Has the bricks open a file.
@@ -160,8 +171,11 @@ impl Server {
     }
 
     async fn release(&self, ctx: &Ctx, fh: u64) -> Result<Answer> {
-        if let Some(fd) = self.cache.opens.remove_file(fh).and_then(|file| file.fd()) {
-            self.send(ctx, Release { fd }).await?;
+        if let Some(file) = self.cache.opens.remove_file(fh) {
+            self.end_locks(ctx, &file).await;
+            if let Some(fd) = file.fd() {
+                self.send(ctx, Release { fd }).await?;
+            }
         }
         Ok(Answer::Empty)
     }

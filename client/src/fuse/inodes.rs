@@ -196,6 +196,12 @@ impl Inodes {
         table.by_gfid.get(&gfid).is_some_and(|index| table.slots[*index as usize].covered)
     }
 
+    /// The node number of an inode that the kernel may know.
+    pub(crate) fn nodeid(&self, gfid: Gfid) -> Option<u64> {
+        let table = self.table.lock();
+        table.by_gfid.get(&gfid).map(|index| node_id(*index, &table.slots[*index as usize]))
+    }
+
     /// The kernel drops references.
     pub(crate) fn forget(&self, nodeid: u64, count: u64) {
         let mut table = self.table.lock();

@@ -2,7 +2,7 @@
 //!
 //! [`KernelCache::new`] comes first, since the graph calls it when leases go; then the graph; then
 //! [`Mount::start`]. `transport` is the way to the kernel, `server` and its parts turn requests
-//! into fops, `inodes` and `opens` know what the kernel's numbers mean, `cache` what it may believe.
+//! into fops, `inodes` and `opens` know what the kernel's numbers mean, `locks` who has locked, `cache` what it may believe.
 
 mod cache;
 mod convert;
@@ -10,6 +10,7 @@ mod dir_attrs;
 mod dirs;
 mod files;
 mod inodes;
+mod locks;
 mod names;
 mod opens;
 mod server;
@@ -159,9 +160,10 @@ impl Mount {
             },
             max_read: MAX_IO_BYTES as u32,
         };
+        let locks = InitFlags::POSIX_LOCKS | InitFlags::FLOCK_LOCKS;
         let more = match config.acl {
-            Acl::Off => InitFlags::empty(),
-            Acl::Kernel => InitFlags::POSIX_ACL | InitFlags::DONT_MASK,
+            Acl::Off => locks,
+            Acl::Kernel => locks | InitFlags::POSIX_ACL | InitFlags::DONT_MASK,
         };
         let session_options = SessionOptions {
             more,

@@ -191,6 +191,7 @@ impl Server {
         // A new file is empty, and nobody has given it suid.
         let flags = convert::open_flags(raw_flags) - OpenFlags::TRUNCATE;
         let birth = self.birth(ctx, how);
+        let how = self.how(ctx, birth.gfid, flags);
         let number = Fd { id: self.cache.opens.next_number(), gfid: birth.gfid };
         let defer = self.born_covered.load(Ordering::Relaxed);
         let open = (!defer).then_some((number.id, flags | OpenFlags::EXCLUSIVE));
@@ -210,18 +211,18 @@ impl Server {
         let covered = self.cache.inodes.is_covered(made.iatt.gfid);
         self.born_covered.store(covered, Ordering::Relaxed);
         let deferred =
-            if defer { self.cache.opens.insert_deferred(number.gfid, flags, &self.cache.inodes) } else { None };
+            if defer { self.cache.opens.insert_deferred(number.gfid, how, &self.cache.inodes) } else { None };
         let fh = match deferred {
             Some(fh) => fh,
             None => {
                 if defer {
                     self.open_below(ctx, number, flags).await?;
                 }
-                self.cache.opens.insert(number, flags);
+                self.cache.opens.insert(number, how);
                 number.id
             }
         };
         guard.disarm();
-        Ok(Answer::Created(entry, Opened { fh, flags: opened(flags) }))
+        Ok(Answer::Created(entry, Opened { fh, flags: opened(how) }))
     }
 }

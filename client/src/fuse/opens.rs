@@ -25,10 +25,20 @@ pub(crate) struct OpenFile {
     number: Fd,
     /// How it was opened.
     pub(crate) flags: OpenFlags,
+    /// The thread that opened it, where the kernel does not tell us of each descriptor that is closed.
+    pub(crate) opener_if_unflushed: Option<u32>,
     told: AtomicBool,
+    /// A lock that was taken through it may be another's.
+    lost: AtomicBool,
 }
 
 impl OpenFile {
+    fn new(number: Fd, how: How, told: bool) -> Self {
+        let How { flags, opener_if_unflushed } = how;
+        let (told, lost) = (AtomicBool::new(told), AtomicBool::new(false));
+        Self { number, flags, opener_if_unflushed, told, lost }
+    }
+
     /// The open file as fops name it; `None` while the bricks need not know of it.
     pub(crate) fn fd(&self) -> Option<Fd> {
         self.told.load(Ordering::Acquire).then_some(self.number)
@@ -38,6 +48,15 @@ impl OpenFile {
     pub(crate) fn number(&self) -> Fd {
         self.number
     }
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct How {
+    /// For what.
+    pub(crate) flags: OpenFlags,
+    /// See [`OpenFile::opener_if_unflushed`].
+    pub(crate) opener_if_unflushed: Option<u32>,
 }
 
 /// A page of a listing that the kernel has taken a part of.
@@ -106,25 +125,34 @@ impl Opens {
     }
 
     /// Notes a file that the bricks have opened under this number.
-    pub(crate) fn insert(&self, number: Fd, flags: OpenFlags) {
-        self.files.lock().insert(OpenFile { number, flags, told: AtomicBool::new(true) });
+    pub(crate) fn insert(&self, number: Fd, how: How) {
+        self.files.lock().insert(OpenFile::new(number, how, true));
     }
 
     /// Notes a file that the bricks need not know of, if a lease covers it.
-    pub(crate) fn insert_deferred(&self, gfid: Gfid, flags: OpenFlags, inodes: &Inodes) -> Option<u64> {
+    pub(crate) fn insert_deferred(&self, gfid: Gfid, how: How, inodes: &Inodes) -> Option<u64> {
         let number = Fd { id: self.next_number(), gfid };
         let mut files = self.files.lock();
         if !inodes.is_covered(gfid) {
             return None;
         }
-        files.insert(OpenFile { number, flags, told: AtomicBool::new(false) });
+        files.insert(OpenFile::new(number, how, false));
         files.deferred += 1;
         Some(number.id)
     }
 
-    /// The open file of that number.
+    /// The open file of that number. `EIO` if it has lost a lock.
     pub(crate) fn file(&self, fh: u64) -> Result<Arc<OpenFile>, Errno> {
-        self.files.lock().by_number.get(&fh).cloned().ok_or(Errno::BADF)
+        let file = self.files.lock().by_number.get(&fh).cloned().ok_or(Errno::BADF)?;
+        if file.lost.load(Ordering::Acquire) { Err(Errno::IO) } else { Ok(file) }
+    }
+
+    /// These have lost a lock, and fail from now on.
+    pub(crate) fn lose(&self, lost: &[Fd]) {
+        let files = self.files.lock();
+        for file in lost.iter().filter_map(|fd| files.by_number.get(&fd.id)) {
+            file.lost.store(true, Ordering::Release);
+        }
     }
 
     /// An open file of that inode which the bricks know: the way to an inode that may have lost its last name.
@@ -192,13 +220,14 @@ mod tests {
     use super::*;
 
     const A: Gfid = Gfid::from_bytes([7; 16]);
+    const READ: How = How { flags: OpenFlags::READ, opener_if_unflushed: None };
 
     #[test]
     fn an_open_is_deferred_only_under_a_lease_and_told_when_it_goes() {
         let (inodes, opens) = (Inodes::new(), Opens::new());
-        assert_eq!(opens.insert_deferred(A, OpenFlags::READ, &inodes), None);
+        assert_eq!(opens.insert_deferred(A, READ, &inodes), None);
         inodes.remember(Seen { gfid: A, kind: Kind::File, parent: Gfid::ROOT }, Promise::Covered, inodes.moment());
-        let fh = opens.insert_deferred(A, OpenFlags::READ, &inodes).unwrap();
+        let fh = opens.insert_deferred(A, READ, &inodes).unwrap();
         assert_eq!(opens.file(fh).unwrap().fd(), None);
         inodes.uncover(&[A]);
         assert_eq!(opens.take_deferred(A).len(), 1);
@@ -210,8 +239,19 @@ mod tests {
     fn a_closed_file_is_not_made_up_for() {
         let (inodes, opens) = (Inodes::new(), Opens::new());
         inodes.remember(Seen { gfid: A, kind: Kind::File, parent: Gfid::ROOT }, Promise::Covered, inodes.moment());
-        let fh = opens.insert_deferred(A, OpenFlags::READ, &inodes).unwrap();
+        let fh = opens.insert_deferred(A, READ, &inodes).unwrap();
         assert_eq!(opens.remove_file(fh).unwrap().fd(), None);
         assert!(opens.take_deferred(A).is_empty() && !opens.any_deferred());
+    }
+
+    #[test]
+    fn an_open_file_that_lost_a_lock_fails_and_can_be_closed() {
+        let opens = Opens::new();
+        let (lost, other) = (Fd { id: 1, gfid: A }, Fd { id: 2, gfid: A });
+        opens.insert(lost, READ);
+        opens.insert(other, READ);
+        opens.lose(&[lost]);
+        assert_eq!(opens.file(1).unwrap_err(), Errno::IO);
+        assert!(opens.file(2).is_ok() && opens.remove_file(1).is_some());
     }
 }

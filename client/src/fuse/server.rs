@@ -23,7 +23,7 @@ use super::transport::abi::{SetattrIn, SetattrValid};
 use super::transport::interrupt::OnSignal;
 use super::transport::notify::Notifier;
 use super::transport::reply::{Answer, Entry};
-use super::transport::request::{Header, Op, Request, SuidSgid};
+use super::transport::request::{Header, LockWait, Op, Request, SuidSgid};
 use super::transport::session::Kernel;
 use super::{Acl, Sources, StatMode};
 
@@ -277,6 +277,7 @@ impl Handler for Server {
 
     fn on_signal(&self, op: &Op) -> OnSignal {
         match op {
+            Op::Setlk { wait: LockWait::Wait, .. } => OnSignal::GiveUp,
             // Nobody sees whether these worked; they must run to their end.
             Op::Release { .. } | Op::Releasedir { .. } | Op::Flush { .. } => OnSignal::Finish,
             Op::Setattr(_) | Op::Setxattr { .. } | Op::Removexattr { .. } => OnSignal::RunOnIfKilled,

@@ -45,6 +45,7 @@ impl Replicate {
         let only = CopySet::only(copy);
         let Health::Up { session: current } = now else {
             set.up.remove(only);
+            set.next_life(copy);
             tracing::warn!(set = set.name, copy, "a copy is gone");
             set.say_health();
             set.uncover_unfounded().await;
@@ -53,14 +54,17 @@ impl Replicate {
         if session != Some(current) {
             // It may have been up all the time, and a new life of it: nothing is sent to it until it knows us.
             set.up.remove(only);
+            set.next_life(copy);
             set.uncover_unfounded().await;
             set.cache.forget_copy(copy);
-            set.upcall.forgotten();
             set.blamers.add(set.all());
             set.reopen(copy).await;
+            set.lock_again(copy).await;
             set.note_young(only);
         }
         set.up.add(only);
+        // Those that were given since, by copies that did not count this one yet.
+        set.lock_again(copy).await;
         tracing::info!(set = set.name, copy, "a copy is here");
         set.say_health();
         set.ask_who_blames();

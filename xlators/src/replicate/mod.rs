@@ -4,7 +4,8 @@
 //!
 //! Changes run under exclusive leases, go to every connected copy at once, and succeed when a quorum did the same; a
 //! copy that missed one is blamed on the others before the caller hears of success. Reads run under shared leases and
-//! are answered by one copy that nobody blames. See `transaction.rs` for the first and `read.rs` for the second.
+//! are answered by one copy that nobody blames. See `transaction.rs` for the first and `read.rs` for the second; the locks
+//! of programs are in `lock.rs`.
 //!
 //! Invariant: no answer of success leaves this layer while a copy that missed the change is unblamed; and no answer
 //! comes from a copy that is blamed for what it answers.
@@ -15,12 +16,15 @@ mod entry;
 mod finish;
 mod gather;
 mod give_back;
+mod held;
 mod lease;
+mod lock;
 mod members;
 mod open;
 pub mod pending;
 mod quorum;
 mod read;
+mod relock;
 mod spread;
 mod transaction;
 mod verdict;
@@ -38,6 +42,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::watch;
 
 use self::copies::{COPIES_MAX, Copy, CopySet, SharedSet};
+use self::held::HeldLocks;
 use self::lease::Cache;
 use self::quorum::Rule;
 use crate::ctx::{Caller, Ctx};
@@ -87,6 +92,10 @@ pub struct Replicate {
     blamers: SharedSet,
     cache: Cache,
     opens: Mutex<HashMap<u64, Open>>,
+    /// Locks of programs.
+    held: HeldLocks,
+    /// Which life each copy is in: what it was told in another it may have forgotten.
+    lives: Box<[AtomicU64]>,
     health: watch::Sender<Health>,
     settling: AtomicBool,
     trimming: AtomicBool,
@@ -132,6 +141,8 @@ impl Replicate {
             young: SharedSet::default(),
             blamers: SharedSet::default(),
             cache: Cache::new(copies.len(), rule),
+            held: HeldLocks::default(),
+            lives: copies.iter().map(|_| AtomicU64::new(1)).collect(),
             copies,
             opens: Mutex::default(),
             health: watch::Sender::new(Health::Down),
@@ -178,6 +189,7 @@ impl Xlator for Replicate {
             Fop::Getattr(fop) => self.getattr(ctx, fop).boxed(),
             Fop::Statfs(fop) => self.statfs(ctx, fop).boxed(),
             Fop::Backlog(fop) => self.backlog(ctx, fop).boxed(),
+            Fop::Lk(fop) => self.lk(ctx, fop).boxed(),
             other => match other.effect() {
                 Effect::Read => self.read(ctx, other).boxed(),
                 Effect::Session => self.tell(ctx, other).boxed(),
