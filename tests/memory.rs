@@ -291,6 +291,10 @@ impl Memory {
                 }
                 inode.iatt.size = inode.content.len() as u64;
                 inode.iatt.mtime = f.when;
+                if let Some(then) = &f.then {
+                    inode.iatt.mode = then.mode.unwrap_or(inode.iatt.mode);
+                    inode.iatt.mtime = then.mtime.unwrap_or(inode.iatt.mtime);
+                }
                 let bytes = f.data.len() as u32;
                 Reply::Write(Written { offset, bytes, iatt: inode.iatt, cover: Cover::empty() })
             }

@@ -156,8 +156,7 @@ async fn below_quorum_a_change_fails_and_a_late_loss_stays_dirty() {
 }
 
 fn mortar_is_up(client: &Client) -> bool {
-    use mortar_xlators::xlator::Xlator;
-    client.set.health().borrow().is_up()
+    client.top.health().borrow().is_up()
 }
 
 #[tokio::test]

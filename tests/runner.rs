@@ -3,6 +3,8 @@
 //! `cfg(test)` tells the lints that all of it is tests, which may unwrap.
 
 #[cfg(test)]
+mod cache;
+#[cfg(test)]
 mod chaos;
 #[cfg(test)]
 mod cli;

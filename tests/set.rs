@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use mortar_xlators::cache::Cache;
 use mortar_xlators::ctx::{Caller, Ctx};
 use mortar_xlators::error::{Errno, FopError, Result};
 use mortar_xlators::fop::*;
@@ -78,7 +79,22 @@ impl Set {
         self.client_with(|_| {})
     }
 
+    /// A client with the cache that a mount has.
+    pub(crate) fn caching_client(&self) -> Client {
+        let client = self.client_under(|_| {}, |id, above, below| Cache::over(id, above, below));
+        self.take_log();
+        client
+    }
+
     pub(crate) fn client_with(&self, choose: impl FnOnce(&mut ReplicateOptions)) -> Client {
+        self.client_under(choose, |_, above, below| below(&above))
+    }
+
+    fn client_under(
+        &self,
+        choose: impl FnOnce(&mut ReplicateOptions),
+        cover: impl FnOnce(ClientId, Arc<dyn Upcall>, &mut dyn FnMut(&Arc<dyn Upcall>) -> Subvol) -> Subvol,
+    ) -> Client {
         let id = ClientId(u128::from(self.next_client.fetch_add(1, Ordering::Relaxed)));
         let (notices, heard) = tokio::sync::mpsc::unbounded_channel();
         let wires: Vec<_> = self
@@ -103,8 +119,13 @@ impl Set {
         let bricks = self.bricks.iter().zip(&wires).map(|(b, w)| (b.spec.clone(), w.clone() as Subvol)).collect();
         let mut options = ReplicateOptions { settle_every: Duration::from_millis(20), ..ReplicateOptions::default() };
         choose(&mut options);
-        let set = Replicate::new("v-replicate-0".into(), bricks, self.quorum, options, heard, upcall.clone(), id);
-        Client { id, wires, set, upcall, next: AtomicU64::new(1) }
+        let (mut parts, quorum) = (Some((bricks, options, heard)), self.quorum);
+        let mut below = |upcall: &Arc<dyn Upcall>| -> Subvol {
+            let (bricks, options, heard) = parts.take().expect("a graph is made once");
+            Replicate::new("v-replicate-0".into(), bricks, quorum, options, heard, upcall.clone(), id)
+        };
+        let top = cover(id, upcall.clone(), &mut below);
+        Client { id, wires, top, upcall, next: AtomicU64::new(1) }
     }
 
     /// What was sent since the last time, in order of sending.
@@ -248,7 +269,7 @@ fn write_line(log: &mut String, copy: usize, ctx: &Ctx, fop: &Fop, fault: Option
 pub(crate) struct Client {
     pub(crate) id: ClientId,
     pub(crate) wires: Vec<Arc<Wire>>,
-    pub(crate) set: Arc<Replicate>,
+    pub(crate) top: Subvol,
     pub(crate) upcall: Arc<Uncovered>,
     next: AtomicU64,
 }
@@ -277,8 +298,7 @@ impl Client {
 
     pub(crate) async fn send<O: Operation>(&self, operation: O) -> Result<O::Reply> {
         let ctx = self.ctx();
-        let set: Subvol = self.set.clone();
-        set.send(&ctx, operation).await
+        self.top.send(&ctx, operation).await
     }
 
     pub(crate) fn birth(&self, gfid: Gfid) -> Box<Birth> {

@@ -95,6 +95,9 @@ pub trait Upcall: Debug + Send + Sync + 'static {
     /// to that say so ([`Turn::Last`](crate::ctx::Turn::Last)), else they would wait for the leases that wait for them.
     fn uncover<'a>(&'a self, objects: &'a [Gfid]) -> BoxFuture<'a, ()>;
 
+    /// A brick no longer knows what may be kept back from it, so nothing must be. Must not block.
+    fn forgotten(&self) {}
+
     /// The bricks are about to be told that every copy has all changes of this object: says whether nothing of it is
     /// kept back, and if so, that nothing will be. Must not block.
     fn lets_go(&self, _object: Gfid) -> bool {

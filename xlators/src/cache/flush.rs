@@ -30,7 +30,7 @@ impl Books {
         Ctx::new(id, self.client, kept.caller.clone(), Instant::now() + within)
     }
 
-    fn shared(&self) -> Arc<Self> {
+    pub(super) fn shared(&self) -> Arc<Self> {
         self.me.upgrade().expect("what is called is held by somebody")
     }
 
@@ -64,6 +64,8 @@ impl Books {
                         if sent == Sent::Later {
                             kept.data = BytesMut::from(data);
                         }
+                        // Before anybody who waits for it asks again.
+                        books.attrs.changed(gfid);
                         books.files.sent(gfid, kept, sent);
                     });
                     if sending.await.is_err() {
@@ -131,8 +133,13 @@ impl Books {
         }
     }
 
-    /// Something is kept back: see that it does not stay for long.
-    pub(super) fn look_after(&self) {
+    /// Something of a file is kept back: see that it does not stay for long.
+    pub(super) fn kept(&self, gfid: Gfid) {
+        self.attrs.changed(gfid);
+        self.look_after();
+    }
+
+    fn look_after(&self) {
         if self.looking.load(Ordering::Relaxed) || self.looking.swap(true, Ordering::AcqRel) {
             return;
         }

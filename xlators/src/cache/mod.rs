@@ -1,10 +1,11 @@
 //! Answers what a client knows by itself, and keeps back for a moment what nobody else can see yet: the top of a client's
 //! graph.
 //!
-//! Two things, both under leases that this client holds, and only until they are recalled:
+//! Three things, all under leases that this client holds, and only until they are recalled:
+//! - `attrs`: attributes that were answered stay what they are until this client changes them.
 //! - `names`: in a directory that this client has made, every name is its own, so one that it did not make is absent,
 //!   and asking for it needs no message.
-//! - `behind`: a file that this client has just made is nobody else's to see ([`Cover::OWNED`]). What is written to it and
+//! - `behind`: a file that this client has just made is nobody else's to see ([`Cover::OWNED`](crate::types::Cover::OWNED)). What is written to it and
 //!   what is set on it (tar: content, owner, mode, times) is put together, and goes to the bricks as one fop when the
 //!   file is closed, when anything else is asked of it, when the lease is recalled, or after a second.
 //!
@@ -14,8 +15,11 @@
 //! Invariant: what is kept back of an object is on the bricks before anybody else is granted a lease on it, and before
 //! any fop of this client that could see the difference.
 
+mod attrs;
 mod behind;
+mod change;
 mod flush;
+mod look;
 mod names;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,14 +30,15 @@ use futures::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
+use self::attrs::Attrs;
 use self::behind::Files;
 use self::names::Names;
-use crate::ctx::{Ctx, Turn};
-use crate::effect::Target;
+use crate::ctx::Ctx;
+use crate::effect::{Effect, Target};
 use crate::error::Result;
-use crate::fop::{Create, Flush, Fop, Lookup, Mkdir, Release, Setattr, Unlink, Write};
-use crate::reply::{Changed, Done, Looked, Made, Reply, Written};
-use crate::types::{ClientId, Cover, Fd, Gfid};
+use crate::fop::{Fop, Operation};
+use crate::reply::Reply;
+use crate::types::{ClientId, Fd, Gfid};
 use crate::xlator::{Health, Subvol, Upcall, Xlator};
 
 /// The top of a client's graph.
@@ -47,6 +52,7 @@ pub struct Cache {
 #[derive(Debug)]
 struct Books {
     me: Weak<Self>,
+    attrs: Attrs,
     names: Names,
     files: Files,
     /// Counts recalls: what was answered before one must not be noted after it.
@@ -66,6 +72,7 @@ impl Cache {
     pub fn over(client: ClientId, above: Arc<dyn Upcall>, below: impl FnOnce(&Arc<dyn Upcall>) -> Subvol) -> Arc<Self> {
         let books = Arc::new_cyclic(|me| Books {
             me: me.clone(),
+            attrs: Attrs::new(),
             names: Names::new(),
             files: Files::new(),
             recalls: AtomicU64::new(0),
@@ -82,111 +89,16 @@ impl Cache {
         Arc::new(Self { next, books })
     }
 
-    async fn create(&self, ctx: &Ctx, fop: Create) -> Result<Made> {
-        let moment = self.books.moment();
-        let place = (fop.parent, fop.name.clone());
-        self.books.names.add(place.0, &place.1);
-        let made = self.next.send(ctx, fop).await?;
-        if made.cover.contains(Cover::OWNED) {
-            self.books.files.born(place, &made.iatt, || self.books.moment() == moment);
-        }
-        Ok(made)
-    }
-
-    async fn mkdir(&self, ctx: &Ctx, fop: Mkdir) -> Result<Made> {
-        let moment = self.books.moment();
-        self.books.names.add(fop.parent, &fop.name);
-        let made = self.next.send(ctx, fop).await?;
-        if made.cover.contains(Cover::ATTRS) {
-            self.books.names.born(made.iatt.gfid, || self.books.moment() == moment);
-        }
-        Ok(made)
-    }
-
-    async fn lookup(&self, ctx: &Ctx, fop: Lookup) -> Result<Looked> {
-        if self.books.names.lacks(fop.parent, &fop.name) {
-            return Ok(Looked { found: None, cover: Cover::NAME });
-        }
-        let looked = self.next.send(ctx, fop.clone()).await?;
-        match &looked.found {
-            Some(found) if self.books.files.keeps(found.iatt.gfid) => {
-                self.books.hand_over(found.iatt.gfid, Turn::Waits).await;
-                self.next.send(ctx, fop).await
-            }
-            _ => Ok(looked),
-        }
-    }
-
-    async fn write(&self, ctx: &Ctx, fop: Write) -> Result<Written> {
-        if let Some(written) = self.books.files.keep_write(ctx, &fop) {
-            self.books.look_after();
-            return Ok(written);
-        }
-        self.books.flush(fop.gfid).await?;
-        if let Some(written) = self.books.files.keep_write(ctx, &fop) {
-            self.books.look_after();
-            return Ok(written);
-        }
-        let written = self.next.send(ctx, fop).await?;
-        self.books.files.changed(&written.iatt);
-        Ok(written)
-    }
-
-    async fn setattr(&self, ctx: &Ctx, fop: Setattr) -> Result<Changed> {
-        if let Some(changed) = self.books.files.keep_setattr(ctx, &fop) {
-            self.books.look_after();
-            return Ok(changed);
-        }
-        self.books.flush(fop.gfid).await?;
-        let changed = self.next.send(ctx, fop).await?;
-        self.books.files.changed(&changed.iatt);
-        Ok(changed)
-    }
-
-    async fn close(&self, fop: Flush) -> Result<Done> {
-        self.books.close(fop.gfid).await.map(|()| Done)
-    }
-
-    async fn release(&self, ctx: &Ctx, fop: Release) -> Result<Done> {
-        if let Err(error) = self.books.close(fop.fd.gfid).await {
-            tracing::warn!(ctx.id, gfid = %fop.fd.gfid, %error, "what was written before a file was closed is lost");
-        }
-        self.next.send(ctx, fop).await
-    }
-
-    async fn unlink(&self, ctx: &Ctx, fop: Unlink) -> Result<Reply> {
-        if let Some(gfid) = self.books.files.made_at(fop.parent, &fop.name) {
-            self.books.files.disown(&[gfid]);
-            self.books.hand_over(gfid, Turn::Waits).await;
-        }
-        self.next.call(ctx, fop.into()).await
-    }
-
-    /// A fop that could see the difference between what is on the bricks and what is kept back.
-    async fn after_all(&self, ctx: &Ctx, fop: Fop) -> Result<Reply> {
+    /// The client leaves.
+    async fn leave(&self, ctx: &Ctx, fop: Fop) -> Result<Reply> {
         self.books.hand_over_all().await;
         self.next.call(ctx, fop).await
     }
 
-    /// The same, of certain files. After a change that is not understood here nothing more is kept back of them.
-    async fn after(&self, ctx: &Ctx, gfids: [Option<Gfid>; 2], fop: Fop) -> Result<Reply> {
-        for gfid in gfids.into_iter().flatten() {
-            if fop.effect().changes_disk() {
-                self.books.files.disown(&[gfid]);
-            }
-            self.books.flush(gfid).await?;
-        }
+    /// A fop that asks for the content of a file, or is about its durability.
+    async fn after(&self, ctx: &Ctx, gfid: Gfid, fop: Fop) -> Result<Reply> {
+        self.books.flush(gfid).await?;
         self.next.call(ctx, fop).await
-    }
-
-    /// The files whose content or attributes a fop asks for or changes.
-    fn touched(fop: &Fop) -> [Option<Gfid>; 2] {
-        match (fop, fop.target()) {
-            (Fop::CopyRange(f), _) => [Some(f.to), Some(f.from)],
-            (Fop::Link(f), _) => [Some(f.gfid), None],
-            (_, Target::Inode(gfid)) => [Some(gfid), None],
-            (_, Target::Entry(..) | Target::Volume) => [None, None],
-        }
     }
 }
 
@@ -194,23 +106,16 @@ impl Cache {
 const OWN_IDS: u64 = 1 << 62;
 
 impl Books {
-    fn moment(&self) -> u64 {
+    fn recalls(&self) -> u64 {
         self.recalls.load(Ordering::Acquire)
     }
+}
 
-    /// A name comes into a directory.
-    fn note_name(&self, fop: &Fop) {
-        match fop {
-            Fop::Mknod(f) => self.names.add(f.parent, &f.name),
-            Fop::Symlink(f) => self.names.add(f.parent, &f.name),
-            Fop::Link(f) => self.names.add(f.parent, &f.name),
-            Fop::Rename(f) => {
-                self.names.add(f.to_parent, &f.to_name);
-                // What an exchange brings back was here before, so its name is known.
-            }
-            _ => {}
-        }
-    }
+/// Box a fop's future, and wrap its answer.
+fn answer<'a, O: Operation>(
+    future: impl Future<Output = Result<O::Reply>> + Send + 'a,
+) -> BoxFuture<'a, Result<Reply>> {
+    Box::pin(async move { future.await.map(O::reply) })
 }
 
 impl Xlator for Cache {
@@ -219,37 +124,29 @@ impl Xlator for Cache {
     }
 
     fn call<'a>(&'a self, ctx: &'a Ctx, fop: Fop) -> BoxFuture<'a, Result<Reply>> {
+        use crate::fop as f;
         match fop {
-            Fop::Create(fop) => self.create(ctx, fop).map(|made| made.map(Reply::Create)).boxed(),
-            Fop::Mkdir(fop) => self.mkdir(ctx, fop).map(|made| made.map(Reply::Mkdir)).boxed(),
-            Fop::Lookup(fop) => self.lookup(ctx, fop).map(|looked| looked.map(Reply::Lookup)).boxed(),
-            Fop::Write(fop) if self.books.files.knows(fop.gfid) => {
-                self.write(ctx, fop).map(|written| written.map(Reply::Write)).boxed()
-            }
-            Fop::Setattr(fop) if self.books.files.knows(fop.gfid) => {
-                self.setattr(ctx, fop).map(|changed| changed.map(Reply::Setattr)).boxed()
-            }
-            Fop::Flush(fop) => self.close(fop).map(|done| done.map(Reply::Flush)).boxed(),
-            Fop::Release(fop) if self.books.files.knows(fop.fd.gfid) => {
-                self.release(ctx, fop).map(|done| done.map(Reply::Release)).boxed()
-            }
-            Fop::Unlink(fop) => self.unlink(ctx, fop).boxed(),
-            Fop::Unlease(ref unlease) if unlease.objects.is_empty() => self.after_all(ctx, fop).boxed(),
-            Fop::Readdir(ref readdir) if readdir.attrs => self.after_all(ctx, fop).boxed(),
-            Fop::Rename(_) => {
-                self.books.note_name(&fop);
-                // It may be one of them that moves, or that loses its name.
-                self.books.files.disown(&self.books.files.all());
-                self.after_all(ctx, fop).boxed()
-            }
-            other => {
-                self.books.note_name(&other);
-                let touched = Self::touched(&other);
-                if touched.iter().flatten().any(|gfid| self.books.files.knows(*gfid)) {
-                    return self.after(ctx, touched, other).boxed();
-                }
-                self.next.call(ctx, other)
-            }
+            Fop::Getattr(fop) => answer::<f::Getattr>(self.getattr(ctx, fop)),
+            Fop::Lookup(fop) => answer::<f::Lookup>(self.lookup(ctx, fop)),
+            Fop::Readdir(fop) => answer::<f::Readdir>(self.readdir(ctx, fop)),
+            Fop::Create(fop) => answer::<f::Create>(self.create(ctx, fop)),
+            Fop::Mknod(fop) => answer::<f::Mknod>(self.mknod(ctx, fop)),
+            Fop::Mkdir(fop) => answer::<f::Mkdir>(self.mkdir(ctx, fop)),
+            Fop::Symlink(fop) => answer::<f::Symlink>(self.symlink(ctx, fop)),
+            Fop::Link(fop) => answer::<f::Link>(self.link(ctx, fop)),
+            Fop::Unlink(fop) => answer::<f::Unlink>(self.unlink(ctx, fop)),
+            Fop::Rmdir(fop) => answer::<f::Rmdir>(self.rmdir(ctx, fop)),
+            Fop::Rename(fop) => answer::<f::Rename>(self.rename(ctx, fop)),
+            Fop::Write(fop) => answer::<f::Write>(self.write(ctx, fop)),
+            Fop::Setattr(fop) => answer::<f::Setattr>(self.setattr(ctx, fop)),
+            Fop::Flush(fop) => answer::<f::Flush>(self.flush(fop)),
+            Fop::Release(fop) => answer::<f::Release>(self.release(ctx, fop)),
+            Fop::Unlease(ref unlease) if unlease.objects.is_empty() => self.leave(ctx, fop).boxed(),
+            other => match (other.effect(), other.target()) {
+                (Effect::Inode { .. }, _) => self.change(ctx, other).boxed(),
+                (_, Target::Inode(gfid)) if self.books.files.knows(gfid) => self.after(ctx, gfid, other).boxed(),
+                _ => self.next.call(ctx, other),
+            },
         }
     }
 
@@ -262,6 +159,7 @@ impl Upcall for Books {
     fn uncover<'a>(&'a self, objects: &'a [Gfid]) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             self.recalls.fetch_add(1, Ordering::AcqRel);
+            self.attrs.forget(objects);
             self.names.forget(objects);
             self.hand_over_last(self.files.disown(objects)).await;
             self.above.uncover(objects).await;
@@ -270,6 +168,13 @@ impl Upcall for Books {
 
     fn lock_lost(&self, gfid: Gfid, through: &[Fd]) {
         self.above.lock_lost(gfid, through);
+    }
+
+    fn forgotten(&self) {
+        self.files.disown(&self.files.all());
+        let books = self.shared();
+        self.runtime.spawn(async move { books.hand_over_all().await });
+        self.above.forgotten();
     }
 
     fn lets_go(&self, object: Gfid) -> bool {

@@ -172,8 +172,10 @@ impl Leases {
         let mut grants = Vec::with_capacity(fop.gfids.len());
         for &gfid in &fop.gfids {
             let held = self.acquire(ctx, &session, gfid, &fop).await;
-            // Attributes that another client may have changed by now are worse than none.
-            let attrs = fop.attrs && (held.is_ok() || !self.table.is_kept_back(ctx.client, gfid));
+            // Attributes that another client may have changed by now are worse than none; who that might be, a brick that
+            // has forgotten its leases does not know.
+            let kept_back = held.is_err() && self.table.is_kept_back(ctx.client, gfid);
+            let attrs = fop.attrs && !kept_back && self.grace().is_none();
             grants.push(self.describe(&plain, gfid, held, attrs).await);
         }
         Ok(Reply::Lease(Granted { grants }))

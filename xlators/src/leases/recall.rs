@@ -49,10 +49,15 @@ impl Leases {
         answer.try_recv().map_err(|_| Errno::AGAIN)
     }
 
+    /// Until when others may trust leases that this brick has forgotten.
+    pub(super) fn grace(&self) -> Option<Instant> {
+        self.grace_until.filter(|&until| Instant::now() < until)
+    }
+
     /// After a restart that forgot leases: wait until their holders have either reclaimed them or ceased to trust
     /// them.
     pub(super) async fn outlast_grace(&self, ctx: &Ctx, wait: bool) -> Result<(), Errno> {
-        let Some(until) = self.grace_until.filter(|&until| Instant::now() < until) else { return Ok(()) };
+        let Some(until) = self.grace() else { return Ok(()) };
         if !wait || Instant::from_std(ctx.deadline) < until {
             return Err(Errno::AGAIN);
         }

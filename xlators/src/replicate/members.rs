@@ -57,6 +57,7 @@ impl Replicate {
             set.next_life(copy);
             set.uncover_unfounded().await;
             set.cache.forget_copy(copy);
+            set.upcall.forgotten();
             set.blamers.add(set.all());
             set.reopen(copy).await;
             set.lock_again(copy).await;

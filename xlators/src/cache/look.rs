@@ -1,0 +1,74 @@
+//! Questions: answered from what is known, else asked below, after what is kept back has been handed over.
+
+use super::Cache;
+use super::attrs::Asked;
+use crate::ctx::{Ctx, Turn};
+use crate::error::Result;
+use crate::fop::{Getattr, Lookup, Readdir};
+use crate::reply::{Entries, Found, Looked};
+use crate::types::{AttrMask, Cover, Iatt};
+
+/// Taken before a question: what was answered may be kept if nothing has happened since.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    asked: Asked,
+    recalls: u64,
+}
+
+impl Cache {
+    fn moment(&self) -> Moment {
+        Moment { asked: self.books.attrs.now(), recalls: self.books.recalls() }
+    }
+
+    fn keep(&self, found: &Found, moment: Moment) {
+        if found.cover.contains(Cover::ATTRS) && found.exact.is_all() {
+            let still_ours = || self.books.recalls() == moment.recalls;
+            self.books.attrs.keep(&found.iatt, moment.asked, still_ours);
+        }
+    }
+
+    pub(super) async fn getattr(&self, ctx: &Ctx, fop: Getattr) -> Result<Found> {
+        if let Some(iatt) = self.books.attrs.get(fop.gfid) {
+            return Ok(known(iatt));
+        }
+        if self.books.files.knows(fop.gfid) {
+            self.books.flush(fop.gfid).await?;
+        }
+        let moment = self.moment();
+        let found = self.next.send(ctx, fop).await?;
+        self.keep(&found, moment);
+        Ok(found)
+    }
+
+    pub(super) async fn lookup(&self, ctx: &Ctx, fop: Lookup) -> Result<Looked> {
+        if self.books.names.lacks(fop.parent, &fop.name) {
+            return Ok(Looked { found: None, cover: Cover::NAME });
+        }
+        let moment = self.moment();
+        let looked = self.next.send(ctx, fop.clone()).await?;
+        let Some(found) = &looked.found else { return Ok(looked) };
+        if self.books.files.keeps(found.iatt.gfid) {
+            self.books.hand_over(found.iatt.gfid, Turn::Waits).await;
+            return self.next.send(ctx, fop).await;
+        }
+        self.keep(found, moment);
+        Ok(looked)
+    }
+
+    pub(super) async fn readdir(&self, ctx: &Ctx, fop: Readdir) -> Result<Entries> {
+        if fop.attrs {
+            self.books.hand_over_all().await;
+        }
+        let moment = self.moment();
+        let page = self.next.send(ctx, fop).await?;
+        for found in page.entries.iter().filter_map(|entry| entry.found.as_ref()) {
+            self.keep(found, moment);
+        }
+        Ok(page)
+    }
+}
+
+/// As a copy would answer.
+fn known(iatt: Iatt) -> Found {
+    Found { iatt, exact: AttrMask::all(), cover: Cover::ATTRS, layout: None, linkto: None, marks: Vec::new() }
+}
