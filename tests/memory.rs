@@ -100,6 +100,7 @@ impl Inode {
             atime: when,
             mtime: when,
             ctime: when,
+            lacks: Lacks::empty(),
         };
         Self { iatt, content: Vec::new(), names: BTreeMap::new(), marks: BTreeMap::new() }
     }

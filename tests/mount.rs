@@ -3,6 +3,7 @@
 //! Every story runs on a local directory first, so that a wrong story is not taken for a wrong mount. Needs root, `/dev/fuse`
 //! and the programs of this build (`cargo build --bins`).
 
+mod acl;
 mod changes;
 mod files;
 mod full_disk;

@@ -17,7 +17,7 @@ use mortar_xlators::error::{Errno, Result as FopResult};
 use mortar_xlators::fop::{Fop, Operation, Setattr};
 use mortar_xlators::graph::{BrickSpec, Quorum};
 use mortar_xlators::reply::{Changed, Reply};
-use mortar_xlators::types::{ClientId, Cover, Gfid, Iatt, Kind, Time};
+use mortar_xlators::types::{ClientId, Cover, Gfid, Iatt, Kind, Lacks, Time};
 use mortar_xlators::xlator::{Health, Notices, Subvol, Xlator};
 use tokio::sync::{mpsc, watch};
 
@@ -45,6 +45,7 @@ impl Xlator for Null {
             atime: time,
             mtime: time,
             ctime: time,
+            lacks: Lacks::empty(),
         };
         Box::pin(async move { Ok(Setattr::reply(Changed { iatt, cover: Cover::empty() })) })
     }

@@ -73,7 +73,7 @@ impl Site {
         open_to_all(scratch.path())?;
         match stack.bricks_and_replica() {
             Some((bricks, replica)) => {
-                let cluster = Cluster::up_with(Shape { bricks, replica, clients: mounts }, DISK_BYTES, &["acl"])?;
+                let cluster = Cluster::up_with(Shape { bricks, replica, clients: mounts }, DISK_BYTES, &[])?;
                 let mounts = cluster.mounts().to_vec();
                 Ok(Self { mounts, cluster: Some(cluster), _binds: Vec::new(), _disk: None, scratch })
             }

@@ -67,6 +67,7 @@ fn iatt(n: u8) -> Iatt {
         atime: time(-1),
         mtime: time(1 << 40),
         ctime: time(3),
+        lacks: Lacks::ACL | Lacks::XATTRS,
     }
 }
 

@@ -209,6 +209,8 @@ pub struct Iatt {
     pub mtime: Time,
     /// Change time.
     pub ctime: Time,
+    /// Xattrs that it is known not to have.
+    pub lacks: Lacks,
 }
 
 bitflags! {
@@ -238,6 +240,21 @@ bitflags! {
         const ATTRS = 2;
         /// That nobody else sees or changes the inode: who made it may keep its changes back until a recall.
         const OWNED = 4;
+    }
+
+    /// Xattrs that an inode is known not to have, so that nobody needs to ask for them. A bit that is missing says nothing.
+    ///
+    /// It is part of the attributes: true as long as they are.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct Lacks: u32 {
+        /// No ACL beyond its mode.
+        const ACL = 1;
+        /// No ACL that new entries inherit.
+        const DEFAULT_ACL = 2;
+        /// No `security.capability`.
+        const CAPABILITY = 4;
+        /// Nothing at all that a program can see.
+        const XATTRS = 8;
     }
 
     /// How a file is opened; the bits that matter to a brick.

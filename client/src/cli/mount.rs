@@ -37,7 +37,7 @@ pub struct MountArgs {
     volume: String,
     /// The directory to mount it at
     mountpoint: PathBuf,
-    /// Options as in fstab: `ro`, `nosuid`, `nodev`, `noexec`, `acl`, `statlite`, `wait=SECONDS`, `log=LEVELS`, `log-file=FILE`
+    /// Options as in fstab: `ro`, `nosuid`, `nodev`, `noexec`, `noacl`, `statlite`, `wait=SECONDS`, `log=LEVELS`, `log-file=FILE`
     #[arg(short, long, value_name = "OPTIONS")]
     options: Vec<String>,
     /// Stay in the foreground, and log to standard error

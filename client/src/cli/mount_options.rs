@@ -13,7 +13,7 @@ use crate::fuse::{Acl, StatMode};
 pub(crate) struct MountOptions {
     /// What mount(2) takes, `RDONLY` among it.
     pub(crate) flags: MountFlags,
-    /// Who checks access control lists (`acl`).
+    /// Who checks access control lists (the kernel, unless `noacl`).
     pub(crate) acl: Acl,
     /// How exact stat(2) is (`statlite`).
     pub(crate) stat: StatMode,
@@ -51,7 +51,14 @@ const IGNORED: [&str; 12] =
 
 impl Default for MountOptions {
     fn default() -> Self {
-        Self { flags: MountFlags::empty(), acl: Acl::Off, stat: StatMode::Exact, wait: None, log: None, log_file: None }
+        Self {
+            flags: MountFlags::empty(),
+            acl: Acl::Kernel,
+            stat: StatMode::Exact,
+            wait: None,
+            log: None,
+            log_file: None,
+        }
     }
 }
 
@@ -85,7 +92,7 @@ impl MountOptions {
                 (other, None) if IGNORED.contains(&other) => {}
                 _ if sloppy => {}
                 _ => bail!(
-                    "unknown mount option `{part}`: known are {}, acl, statlite, wait=, log=, log-file=",
+                    "unknown mount option `{part}`: known are {}, noacl, statlite, wait=, log=, log-file=",
                     flag_names()
                 ),
             }
@@ -109,10 +116,10 @@ mod tests {
     #[test]
     fn a_line_of_fstab_is_understood() {
         let options =
-            parse("_netdev,nofail,x-systemd.automount,ro,nosuid,noatime,acl,wait=30,log-level=debug").unwrap();
+            parse("_netdev,nofail,x-systemd.automount,ro,nosuid,noatime,noacl,wait=30,log-level=debug").unwrap();
         let wanted = MountOptions {
             flags: MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NOATIME,
-            acl: Acl::Kernel,
+            acl: Acl::Off,
             stat: StatMode::Exact,
             wait: Some(Duration::from_secs(30)),
             log: Some("debug".into()),

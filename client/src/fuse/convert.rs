@@ -133,6 +133,8 @@ pub(crate) fn dirent_ino(gfid: Gfid, cookie: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use mortar_xlators::types::Lacks;
+
     use super::*;
 
     #[test]
@@ -166,6 +168,7 @@ mod tests {
             atime: zero,
             mtime: zero,
             ctime: zero,
+            lacks: Lacks::empty(),
         }
     }
 

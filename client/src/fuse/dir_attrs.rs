@@ -111,7 +111,7 @@ impl DirAttrs {
 
 #[cfg(test)]
 mod tests {
-    use mortar_xlators::types::{Kind, Time};
+    use mortar_xlators::types::{Kind, Lacks, Time};
 
     use super::*;
 
@@ -130,6 +130,7 @@ mod tests {
             atime: time,
             mtime: time,
             ctime: time,
+            lacks: Lacks::empty(),
         }
     }
 

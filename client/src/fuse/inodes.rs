@@ -10,16 +10,19 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use mortar_xlators::types::{Gfid, Iatt, Kind};
+use mortar_xlators::types::{Gfid, Iatt, Kind, Lacks};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::dir_attrs::{DirAttrs, Version};
 use super::transport::abi::ROOT_ID;
 
-/// How many recalls there had been when an answer was asked for.
+/// How many recalls there had been when an answer was asked for, and how many changes of xattrs by this mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Moment(u64);
+pub(crate) struct Moment {
+    recalls: u64,
+    xattrs: u64,
+}
 
 /// What an answer may promise the kernel about an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +42,8 @@ struct Slot {
     lookups: u64,
     generation: u32,
     covered: bool,
+    /// Xattrs that it has not, as long as it is covered.
+    lacks: Lacks,
     /// A recall found that the kernel did not know the inode yet, although an answer with it was
     /// on its way: what the kernel has by now may be stale.
     suspect: bool,
@@ -57,6 +62,15 @@ struct Table {
 pub(crate) struct Inodes {
     table: Mutex<Table>,
     recalls: AtomicU64,
+    xattrs: AtomicU64,
+}
+
+impl Slot {
+    /// What is promised of it from now on, and what an answer says that it lacks.
+    fn cover(&mut self, promise: Promise, lacks: Lacks) {
+        self.covered = promise == Promise::Covered;
+        self.lacks = if self.covered { self.lacks | lacks } else { Lacks::empty() };
+    }
 }
 
 /// The slot of the root, whose node number is fixed.
@@ -86,6 +100,7 @@ impl Table {
             lookups: 0,
             generation,
             covered: false,
+            lacks: Lacks::empty(),
             suspect: false,
         };
         let index = if let Some(index) = self.free.pop() {
@@ -109,17 +124,18 @@ impl Inodes {
         let root = table.slot_of(Gfid::ROOT, Kind::Dir);
         assert_eq!(root, ROOT_SLOT, "the root is the first");
         table.slots[0].lookups = 1;
-        Self { table: Mutex::new(table), recalls: AtomicU64::new(0) }
+        Self { table: Mutex::new(table), recalls: AtomicU64::new(0), xattrs: AtomicU64::new(0) }
     }
 
     /// Take this before asking the graph what an answer will be made of.
     pub(crate) fn moment(&self) -> Moment {
-        Moment(self.recalls.load(Ordering::Acquire))
+        let (recalls, xattrs) = (self.recalls.load(Ordering::Acquire), self.xattrs.load(Ordering::Acquire));
+        Moment { recalls, xattrs }
     }
 
     /// Whether there was no recall since: names that were covered then are covered still.
     pub(crate) fn promise_since(&self, moment: Moment) -> Promise {
-        if self.moment() == moment { Promise::Covered } else { Promise::Now }
+        if self.moment().recalls == moment.recalls { Promise::Covered } else { Promise::Now }
     }
 
     /// The inode behind a node number; `ESTALE` if the kernel has forgotten it.
@@ -140,7 +156,8 @@ impl Inodes {
     pub(crate) fn remember(&self, at: Seen, covered: Promise, asked: Moment) -> (u64, Promise) {
         let mut table = self.table.lock();
         let index = table.slot_of(at.gfid, at.kind);
-        let promise = if self.moment() == asked { covered } else { Promise::Now };
+        let now = self.moment();
+        let promise = if now.recalls == asked.recalls { covered } else { Promise::Now };
         let slot = &mut table.slots[index as usize];
         if index != ROOT_SLOT {
             slot.lookups += 1;
@@ -148,7 +165,7 @@ impl Inodes {
         if at.kind == Kind::Dir {
             slot.parent = at.parent;
         }
-        slot.covered = promise == Promise::Covered;
+        slot.cover(promise, if now == asked { at.lacks } else { Lacks::empty() });
         let nodeid = node_id(index, slot);
         if promise == Promise::Now {
             table.dirs.drop_one(at.gfid);
@@ -159,9 +176,10 @@ impl Inodes {
     /// Notes anew whether the attributes of a known inode are covered, and keeps those of a directory that are.
     pub(crate) fn refresh(&self, nodeid: u64, iatt: &Iatt, covered: Promise, asked: (Moment, Version)) -> Promise {
         let mut table = self.table.lock();
-        let promise = if self.moment() == asked.0 { covered } else { Promise::Now };
+        let now = self.moment();
+        let promise = if now.recalls == asked.0.recalls { covered } else { Promise::Now };
         if let Some(index) = table.find(nodeid) {
-            table.slots[index].covered = promise == Promise::Covered;
+            table.slots[index].cover(promise, if now == asked.0 { iatt.lacks } else { Lacks::empty() });
             match promise {
                 Promise::Covered if iatt.kind == Kind::Dir => table.dirs.keep(iatt.gfid, asked.1, *iatt),
                 Promise::Covered => {}
@@ -202,6 +220,32 @@ impl Inodes {
         table.by_gfid.get(&gfid).map(|index| node_id(*index, &table.slots[*index as usize]))
     }
 
+    /// Xattrs that an inode is known not to have, under a lease of ours.
+    pub(crate) fn lacks(&self, nodeid: u64) -> Lacks {
+        let table = self.table.lock();
+        table.find(nodeid).map_or(Lacks::empty(), |index| table.slots[index].lacks)
+    }
+
+    /// The graph says that a covered inode has no such xattrs.
+    pub(crate) fn learn_lack(&self, nodeid: u64, lacks: Lacks, asked: Moment) {
+        let mut table = self.table.lock();
+        if let Some(index) = table.find(nodeid).filter(|_| self.moment() == asked) {
+            let slot = &mut table.slots[index];
+            if slot.covered {
+                slot.lacks |= lacks;
+            }
+        }
+    }
+
+    /// This mount is about to set xattrs of an inode, or just has.
+    pub(crate) fn xattrs_change(&self, nodeid: u64) {
+        let mut table = self.table.lock();
+        self.xattrs.fetch_add(1, Ordering::AcqRel);
+        if let Some(index) = table.find(nodeid) {
+            table.slots[index].lacks = Lacks::empty();
+        }
+    }
+
     /// The kernel drops references.
     pub(crate) fn forget(&self, nodeid: u64, count: u64) {
         let mut table = self.table.lock();
@@ -227,7 +271,7 @@ impl Inodes {
             table.dirs.drop_one(*gfid);
             if let Some(index) = table.by_gfid.get(gfid).copied() {
                 let slot = &mut table.slots[index as usize];
-                slot.covered = false;
+                slot.cover(Promise::Now, Lacks::empty());
                 known.push((node_id(index, slot), slot.kind));
             }
         }
@@ -285,6 +329,8 @@ pub(crate) struct Seen {
     pub(crate) kind: Kind,
     /// The directory it was seen in.
     pub(crate) parent: Gfid,
+    /// Xattrs that it has not.
+    pub(crate) lacks: Lacks,
 }
 
 #[cfg(test)]
@@ -294,7 +340,7 @@ mod tests {
     const A: Gfid = Gfid::from_bytes([7; 16]);
 
     fn seen(gfid: Gfid) -> Seen {
-        Seen { gfid, kind: Kind::Dir, parent: Gfid::ROOT }
+        Seen { gfid, kind: Kind::Dir, parent: Gfid::ROOT, lacks: Lacks::all() }
     }
 
     #[test]
@@ -331,5 +377,26 @@ mod tests {
         assert!(!inodes.is_covered(A));
         assert_eq!(inodes.remember(seen(A), Promise::Covered, asked).1, Promise::Now);
         assert!(!inodes.is_covered(A));
+    }
+
+    #[test]
+    fn what_an_inode_lacks_is_known_until_a_recall_or_a_change_of_its_own() {
+        let inodes = Inodes::new();
+        let (nodeid, _) = inodes.remember(seen(A), Promise::Covered, inodes.moment());
+        assert_eq!(inodes.lacks(nodeid), Lacks::all());
+        inodes.uncover(&[A]);
+        assert_eq!(inodes.lacks(nodeid), Lacks::empty());
+        inodes.remember(seen(A), Promise::Now, inodes.moment());
+        assert_eq!(inodes.lacks(nodeid), Lacks::empty());
+        let before = inodes.moment();
+        inodes.remember(seen(A), Promise::Covered, before);
+        inodes.xattrs_change(nodeid);
+        assert_eq!(inodes.lacks(nodeid), Lacks::empty());
+        // Asked for before the change, so it says nothing of what is after it.
+        assert_eq!(inodes.remember(seen(A), Promise::Covered, before).1, Promise::Covered);
+        inodes.learn_lack(nodeid, Lacks::ACL, before);
+        assert_eq!(inodes.lacks(nodeid), Lacks::empty());
+        inodes.learn_lack(nodeid, Lacks::ACL, inodes.moment());
+        assert_eq!(inodes.lacks(nodeid), Lacks::ACL);
     }
 }

@@ -214,7 +214,7 @@ impl Opens {
 
 #[cfg(test)]
 mod tests {
-    use mortar_xlators::types::Kind;
+    use mortar_xlators::types::{Kind, Lacks};
 
     use super::super::inodes::{Promise, Seen};
     use super::*;
@@ -226,7 +226,11 @@ mod tests {
     fn an_open_is_deferred_only_under_a_lease_and_told_when_it_goes() {
         let (inodes, opens) = (Inodes::new(), Opens::new());
         assert_eq!(opens.insert_deferred(A, READ, &inodes), None);
-        inodes.remember(Seen { gfid: A, kind: Kind::File, parent: Gfid::ROOT }, Promise::Covered, inodes.moment());
+        inodes.remember(
+            Seen { gfid: A, kind: Kind::File, parent: Gfid::ROOT, lacks: Lacks::empty() },
+            Promise::Covered,
+            inodes.moment(),
+        );
         let fh = opens.insert_deferred(A, READ, &inodes).unwrap();
         assert_eq!(opens.file(fh).unwrap().fd(), None);
         inodes.uncover(&[A]);
@@ -238,7 +242,11 @@ mod tests {
     #[test]
     fn a_closed_file_is_not_made_up_for() {
         let (inodes, opens) = (Inodes::new(), Opens::new());
-        inodes.remember(Seen { gfid: A, kind: Kind::File, parent: Gfid::ROOT }, Promise::Covered, inodes.moment());
+        inodes.remember(
+            Seen { gfid: A, kind: Kind::File, parent: Gfid::ROOT, lacks: Lacks::empty() },
+            Promise::Covered,
+            inodes.moment(),
+        );
         let fh = opens.insert_deferred(A, READ, &inodes).unwrap();
         assert_eq!(opens.remove_file(fh).unwrap().fd(), None);
         assert!(opens.take_deferred(A).is_empty() && !opens.any_deferred());

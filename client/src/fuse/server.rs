@@ -95,7 +95,7 @@ impl Server {
     /// A name and its inode for the kernel, which counts a reference to it.
     pub(super) fn entry(&self, parent: Gfid, shown: Shown<'_>, asked: Moment, digest: Digest) -> Entry {
         let Shown { iatt, cover, exact } = shown;
-        let seen = Seen { gfid: iatt.gfid, kind: iatt.kind, parent };
+        let seen = Seen { gfid: iatt.gfid, kind: iatt.kind, parent, lacks: iatt.lacks };
         let (nodeid, attrs) = self.cache.inodes.remember(seen, KernelCache::attrs_promise(cover), asked);
         let names = self.cache.inodes.promise_since(asked);
         let promised = attrs == Promise::Covered && digest != Digest::Blind && exact.is_all();
@@ -113,6 +113,13 @@ impl Server {
         if let Some(iatt) = self.cache.inodes.kept_dir(nodeid) {
             return Ok(Answer::Attr(convert::attr(&iatt), LONG));
         }
+        let (iatt, promise) = self.attributes(ctx, nodeid, fh).await?;
+        let timeout = if promise == Promise::Covered { LONG } else { Duration::ZERO };
+        Ok(Answer::Attr(convert::attr(&iatt), timeout))
+    }
+
+    /// Asks for the attributes of an inode; what may be promised about them.
+    pub(super) async fn attributes(&self, ctx: &Ctx, nodeid: u64, fh: Option<u64>) -> Result<(Iatt, Promise)> {
         let gfid = self.gfid(nodeid)?;
         let fd = self.fd(gfid, fh);
         let exact = match self.stat {
@@ -123,8 +130,7 @@ impl Server {
         let found = self.send(ctx, Getattr { gfid, fd, exact }).await?;
         let covered = if found.exact.is_all() { KernelCache::attrs_promise(found.cover) } else { Promise::Now };
         let promise = self.cache.inodes.refresh(nodeid, &found.iatt, covered, asked);
-        let timeout = if promise == Promise::Covered { LONG } else { Duration::ZERO };
-        Ok(Answer::Attr(convert::attr(&found.iatt), timeout))
+        Ok((found.iatt, promise))
     }
 
     async fn setattr(&self, ctx: &Ctx, nodeid: u64, set: &SetattrIn) -> Result<Answer> {

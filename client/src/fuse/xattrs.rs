@@ -4,9 +4,9 @@
 
 use bytes::Bytes;
 use mortar_xlators::ctx::Ctx;
-use mortar_xlators::error::Result;
-use mortar_xlators::fop::{Getxattr, Listxattr, Removexattr, SetHow, Setxattr};
-use mortar_xlators::types::{Gfid, Xattr, XattrName};
+use mortar_xlators::error::{FopError, Result};
+use mortar_xlators::fop::{Getxattr, Listxattr, Operation, Removexattr, SetHow, Setxattr};
+use mortar_xlators::types::{Gfid, Lacks, Xattr, XattrName};
 use rustix::io::Errno;
 
 use super::Acl;
@@ -17,10 +17,14 @@ use super::transport::request::{Op, SuidSgid};
 /// What the bricks keep for themselves. An entry that ends in `*` or `.` is a prefix.
 const INTERNAL: [&[u8]; 5] =
     [b"trusted.gfid", b"trusted.gfid2path*", b"trusted.glusterfs.", b"trusted.afr.", b"trusted.mortar."];
-/// What the kernel asks for before it runs a program. A volume keeps no capabilities of files, so
-/// the answer needs no message.
+/// Who may use an inode.
+const ACL: &[u8] = b"system.posix_acl_access";
+/// Who may use what is made in a directory.
+const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
+/// What the kernel asks for before it runs a program, and before the first write after it has learned new attributes.
 const CAPABILITY: &[u8] = b"security.capability";
-/// What `ls -l` asks for with every entry, unless the first answer says that this file system has no labels.
+/// What `ls -l` asks for with every entry, unless the first answer says that this file system has no labels. So that is
+/// what is said of a file that has none.
 const LABEL: &[u8] = b"security.selinux";
 
 fn is_internal(name: &[u8]) -> bool {
@@ -31,16 +35,28 @@ fn is_internal(name: &[u8]) -> bool {
     })
 }
 
+/// What it takes to know that there is no xattr of this name. The kernel's file systems know other names, whose absence
+/// has another errno.
+fn absence(name: &[u8]) -> Lacks {
+    match name {
+        ACL => Lacks::ACL | Lacks::XATTRS,
+        DEFAULT_ACL => Lacks::DEFAULT_ACL | Lacks::XATTRS,
+        CAPABILITY => Lacks::CAPABILITY | Lacks::XATTRS,
+        name if [&b"user."[..], b"trusted.", b"security."].iter().any(|space| name.starts_with(space)) => Lacks::XATTRS,
+        _ => Lacks::empty(),
+    }
+}
+
 fn is_acl(name: &[u8]) -> bool {
-    matches!(name, b"system.posix_acl_access" | b"system.posix_acl_default")
+    matches!(name, ACL | DEFAULT_ACL)
 }
 
 impl Server {
     pub(super) async fn serve_xattr(&self, ctx: &Ctx, nodeid: u64, op: Op) -> Result<Answer> {
         let gfid = self.gfid(nodeid)?;
         match op {
-            Op::Getxattr { name, size } => self.getxattr(ctx, gfid, name, size).await,
-            Op::Listxattr { size } => self.listxattr(ctx, gfid, size).await,
+            Op::Getxattr { name, size } => self.getxattr(ctx, nodeid, name, size).await,
+            Op::Listxattr { size } => self.listxattr(ctx, nodeid, size).await,
             Op::Setxattr { name, value, flags, acl_kills_sgid } => {
                 self.may_change(&name)?;
                 let how = match flags.cast_signed() {
@@ -51,20 +67,13 @@ impl Server {
                 };
                 let xattr = Xattr { name: XattrName::new(name)?, value };
                 let kill_sgid = acl_kills_sgid == SuidSgid::Kill;
-                self.changed();
-                let _ctime = self.cache.inodes.change_dir(gfid);
-                self.send(ctx, Setxattr { gfid, xattr, how, kill_sgid, when: (self.sources.clock)() }).await?;
-                self.changed();
-                Ok(Answer::Empty)
+                let set = Setxattr { gfid, xattr, how, kill_sgid, when: (self.sources.clock)() };
+                self.change_xattr(ctx, nodeid, gfid, set).await
             }
             Op::Removexattr { name } => {
                 self.may_change(&name)?;
                 let (name, when) = (XattrName::new(name)?, (self.sources.clock)());
-                self.changed();
-                let _ctime = self.cache.inodes.change_dir(gfid);
-                self.send(ctx, Removexattr { gfid, name, when }).await?;
-                self.changed();
-                Ok(Answer::Empty)
+                self.change_xattr(ctx, nodeid, gfid, Removexattr { gfid, name, when }).await
             }
             _ => not_served(),
         }
@@ -75,32 +84,59 @@ impl Server {
         if is_internal(name) {
             return Err(Errno::PERM);
         }
-        if name == CAPABILITY { Err(Errno::OPNOTSUPP) } else { self.serves(name) }
+        self.serves(name)
+    }
+
+    async fn change_xattr<O: Operation>(&self, ctx: &Ctx, nodeid: u64, gfid: Gfid, fop: O) -> Result<Answer> {
+        self.changed();
+        self.cache.inodes.xattrs_change(nodeid);
+        let _ctime = self.cache.inodes.change_dir(gfid);
+        let answer = self.send(ctx, fop).await;
+        self.cache.inodes.xattrs_change(nodeid);
+        self.changed();
+        answer.map(|_| Answer::Empty)
     }
 
     /// `EOPNOTSUPP` for names that this mount does not serve: programs then do not ask again.
     fn serves(&self, name: &[u8]) -> Result<(), Errno> {
-        if name == LABEL || is_acl(name) && self.acl == Acl::Off { Err(Errno::OPNOTSUPP) } else { Ok(()) }
+        if is_acl(name) && self.acl == Acl::Off { Err(Errno::OPNOTSUPP) } else { Ok(()) }
     }
 
-    async fn getxattr(&self, ctx: &Ctx, gfid: Gfid, name: Vec<u8>, size: u32) -> Result<Answer> {
-        if name == CAPABILITY || is_internal(&name) {
-            return Err(Errno::NODATA.into());
-        }
+    async fn getxattr(&self, ctx: &Ctx, nodeid: u64, name: Vec<u8>, size: u32) -> Result<Answer> {
         self.serves(&name)?;
-        let value = self.send(ctx, Getxattr { gfid, name: XattrName::new(name)? }).await?.value;
-        sized(value, size)
+        let none = if name == LABEL { Errno::OPNOTSUPP } else { Errno::NODATA };
+        let absence = absence(&name);
+        if is_internal(&name) || self.cache.inodes.lacks(nodeid).intersects(absence) {
+            return Err(none.into());
+        }
+        // Hardly any file has what the kernel and `ls` ask for by themselves. The attributes tell, and to read them does not
+        // disturb somebody who writes to the file.
+        let by_itself = is_acl(&name) || matches!(&name[..], CAPABILITY | LABEL);
+        if by_itself && self.attributes(ctx, nodeid, None).await?.0.lacks.intersects(absence) {
+            return Err(none.into());
+        }
+        let gfid = self.gfid(nodeid)?;
+        let asked = self.cache.inodes.moment();
+        match self.send(ctx, Getxattr { gfid, name: XattrName::new(name)? }).await {
+            Err(FopError::Refused(Errno::NODATA)) => {
+                self.cache.inodes.learn_lack(nodeid, absence - Lacks::XATTRS, asked);
+                Err(none.into())
+            }
+            answer => sized(answer?.value, size),
+        }
     }
 
-    async fn listxattr(&self, ctx: &Ctx, gfid: Gfid, size: u32) -> Result<Answer> {
+    async fn listxattr(&self, ctx: &Ctx, nodeid: u64, size: u32) -> Result<Answer> {
+        if self.cache.inodes.lacks(nodeid).contains(Lacks::XATTRS) {
+            return sized(Bytes::new(), size);
+        }
+        let gfid = self.gfid(nodeid)?;
         let names = self.send(ctx, Listxattr { gfid }).await?.names;
         let mut list = Vec::new();
         for name in names.iter().map(XattrName::as_bytes) {
             // As in every file system, only root sees what only root may read.
             let roots = name.starts_with(b"trusted.") && ctx.caller.uid != 0;
-            // The labels of the brick's own machine.
-            let hidden = roots || name == CAPABILITY || name == LABEL;
-            if !hidden && !is_internal(name) && self.serves(name).is_ok() {
+            if !roots && !is_internal(name) && self.serves(name).is_ok() {
                 list.extend_from_slice(name);
                 list.push(0);
             }

@@ -5,8 +5,8 @@ use mortar_xlators::error::Errno;
 use mortar_xlators::fop::{Birth, Settled};
 use mortar_xlators::ranges::{LockMode, Span};
 use mortar_xlators::types::{
-    Counters, Epoch, Fd, Gfid, Iatt, Kind, LeaseMode, Name, OpenFlags, Pending, RawLayout, Time, XATTR_VALUE_BYTES_MAX,
-    Xattr, XattrName,
+    Counters, Epoch, Fd, Gfid, Iatt, Kind, Lacks, LeaseMode, Name, OpenFlags, Pending, RawLayout, Time,
+    XATTR_VALUE_BYTES_MAX, Xattr, XattrName,
 };
 
 use crate::pb;
@@ -215,6 +215,7 @@ impl From<Iatt> for pb::Iatt {
             atime: Some(iatt.atime.into()),
             mtime: Some(iatt.mtime.into()),
             ctime: Some(iatt.ctime.into()),
+            lacks: iatt.lacks.bits(),
         }
     }
 }
@@ -236,6 +237,7 @@ impl TryFrom<pb::Iatt> for Iatt {
             atime: need(iatt.atime)?,
             mtime: need(iatt.mtime)?,
             ctime: need(iatt.ctime)?,
+            lacks: Lacks::from_bits_truncate(iatt.lacks),
         })
     }
 }

@@ -193,7 +193,7 @@ impl Drop for Change<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::{Kind, Time};
+    use crate::types::{Kind, Lacks, Time};
 
     fn at(sec: i64) -> Iatt {
         let time = Time { sec, nsec: 0 };
@@ -210,6 +210,7 @@ mod tests {
             atime: time,
             mtime: time,
             ctime: time,
+            lacks: Lacks::empty(),
         }
     }
 

@@ -34,7 +34,7 @@ use crate::ctx::Ctx;
 use crate::error::Result;
 use crate::fop::{Birth, Create, Mkdir, Mknod, Symlink};
 use crate::reply::Made;
-use crate::types::{Cover, Gfid, Kind, MAX_IO_BYTES, Name, SYMLINK_BYTES_MAX};
+use crate::types::{Cover, Gfid, Kind, Lacks, MAX_IO_BYTES, Name, SYMLINK_BYTES_MAX};
 
 /// An inode that is being made.
 enum Nascent<'s> {
@@ -96,6 +96,16 @@ struct Entry<'a> {
     name: &'a Name,
     birth: &'a Birth,
     kind: Kind,
+    /// What the directory gives it.
+    heritage: &'a Heritage,
+}
+
+impl Entry<'_> {
+    /// Xattrs that it is born without, where that needs no look.
+    fn lacks(&self) -> Option<Lacks> {
+        let bare = self.heritage.acl.is_none() && self.birth.xattrs.is_empty();
+        bare.then(Lacks::all)
+    }
 }
 
 impl Store {
@@ -105,16 +115,16 @@ impl Store {
             return Err(Errno::INVAL.into());
         }
         let dir = self.may_make(ctx, fop.parent, &fop.name, &fop.birth)?;
-        let entry = Entry { dir: &dir, name: &fop.name, birth: &fop.birth, kind: Kind::File };
         let heritage = dir.heritage()?;
+        let entry = Entry { dir: &dir, name: &fop.name, birth: &fop.birth, kind: Kind::File, heritage: &heritage };
         let looks = Looks::new(&fop.birth, Kind::File, &heritage);
         let locks = (self.names.lock(fop.parent), self.inodes.lock(fop.birth.gfid));
-        let nascent = self.new_file(&entry, &looks, &heritage)?;
+        let nascent = self.new_file(&entry, &looks)?;
         let made = self.finish(&entry, &nascent, || {
             if !fop.content.is_empty() && !self.options.arbiter {
                 nascent.write(&fop.content)?;
             }
-            self.dress(&entry, &nascent, &looks, &heritage)
+            self.dress(&entry, &nascent, &looks)
         })?;
         if let (Some((id, _)), Some(fd)) = (fop.open, nascent.into_fd()) {
             let replaced = self.files.insert(ctx.client, id, OpenFile { gfid: fop.birth.gfid, fd });
@@ -139,8 +149,8 @@ impl Store {
             Kind::Dir | Kind::Symlink => return Err(Errno::INVAL.into()),
         };
         let dir = self.may_make(ctx, fop.parent, &fop.name, &fop.birth)?;
-        let entry = Entry { dir: &dir, name: &fop.name, birth: &fop.birth, kind: fop.kind };
         let heritage = dir.heritage()?;
+        let entry = Entry { dir: &dir, name: &fop.name, birth: &fop.birth, kind: fop.kind, heritage: &heritage };
         let mut looks = Looks::new(&fop.birth, fop.kind, &heritage);
         if fop.linkto.is_some() {
             // Its mode is what makes it a link file: no ACL may change it.
@@ -158,7 +168,7 @@ impl Store {
                 let value = [linkto, &b"\0"[..]].concat();
                 nascent.at().set(xattr::LINKTO_KEY, &value, XattrFlags::empty())?;
             }
-            self.dress(&entry, &nascent, &looks, &heritage)
+            self.dress(&entry, &nascent, &looks)
         })?;
         Ok(made)
     }
@@ -172,21 +182,21 @@ impl Store {
             return Err(Errno::NAMETOOLONG.into());
         }
         let dir = self.may_make(ctx, fop.parent, &fop.name, &fop.birth)?;
-        let entry = Entry { dir: &dir, name: &fop.name, birth: &fop.birth, kind: Kind::Symlink };
         let heritage = dir.heritage()?;
+        let entry = Entry { dir: &dir, name: &fop.name, birth: &fop.birth, kind: Kind::Symlink, heritage: &heritage };
         let looks = Looks { mode: 0o777, ..Looks::new(&fop.birth, Kind::Symlink, &heritage) };
         let handle = HandleName::new(fop.birth.gfid);
         let _locks = (self.names.lock(fop.parent), self.inodes.lock(fop.birth.gfid));
         self.stage(fop.birth.gfid, || rustix::fs::symlinkat(&fop.target[..], &self.dirs.staging, handle.text()))?;
         let nascent = Nascent::Closed(self.dirs.staging.as_fd(), handle);
-        Ok(self.finish(&entry, &nascent, || self.dress(&entry, &nascent, &looks, &heritage))?)
+        Ok(self.finish(&entry, &nascent, || self.dress(&entry, &nascent, &looks))?)
     }
 
     /// Make a directory.
     pub(super) fn mkdir(&self, ctx: &Ctx, fop: &Mkdir) -> Result<Made> {
         let dir = self.may_make(ctx, fop.parent, &fop.name, &fop.birth)?;
-        let entry = Entry { dir: &dir, name: &fop.name, birth: &fop.birth, kind: Kind::Dir };
         let heritage = dir.heritage()?;
+        let entry = Entry { dir: &dir, name: &fop.name, birth: &fop.birth, kind: Kind::Dir, heritage: &heritage };
         let looks = Looks::new(&fop.birth, Kind::Dir, &heritage);
         let handle = HandleName::new(fop.birth.gfid);
         let _locks = (self.names.lock(fop.parent), self.inodes.lock(fop.birth.gfid));
@@ -204,7 +214,7 @@ impl Store {
             if fop.mds {
                 nascent.at().set(xattr::MDS_KEY, &[0; 4], XattrFlags::empty())?;
             }
-            self.dress(&entry, &nascent, &looks, &heritage)
+            self.dress(&entry, &nascent, &looks)
         })?;
         if fop.parent == Gfid::ROOT && fop.name.as_bytes().starts_with(PARKING_PREFIX) {
             self.hidden_dirs.fetch_add(1, Ordering::Relaxed);
@@ -230,10 +240,10 @@ impl Store {
     }
 
     /// A new regular file that nobody can see.
-    fn new_file(&self, entry: &Entry<'_>, looks: &Looks, heritage: &Heritage) -> Result<Nascent<'_>, Errno> {
+    fn new_file(&self, entry: &Entry<'_>, looks: &Looks) -> Result<Nascent<'_>, Errno> {
         if !self.no_tmpfile.load(Ordering::Relaxed) {
             // With a default ACL the kernel itself cuts the mode.
-            let mode = if heritage.acl.is_some() { entry.birth.mode & 0o7777 } else { looks.mode };
+            let mode = if entry.heritage.acl.is_some() { entry.birth.mode & 0o7777 } else { looks.mode };
             let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
             match rustix::fs::openat(&entry.dir.fd, c".", flags, Mode::from_raw_mode(mode)) {
                 Err(Errno::OPNOTSUPP | Errno::ISDIR) => self.no_tmpfile.store(true, Ordering::Relaxed),
@@ -267,9 +277,9 @@ impl Store {
     }
 
     /// Owner, mode, xattrs and times.
-    fn dress(&self, entry: &Entry<'_>, nascent: &Nascent<'_>, looks: &Looks, heritage: &Heritage) -> Result<(), Errno> {
+    fn dress(&self, entry: &Entry<'_>, nascent: &Nascent<'_>, looks: &Looks) -> Result<(), Errno> {
         let at = nascent.at();
-        let Entry { dir, name, birth, kind } = entry;
+        let Entry { dir, name, birth, kind, heritage } = entry;
         // What the kernel made in the directory itself has its group and ACL already.
         let unnamed = matches!(nascent, Nascent::Unnamed(_));
         let kernel_gid = heritage.gid.filter(|_| unnamed).unwrap_or(self.process_ids.1);
@@ -315,7 +325,7 @@ impl Store {
         nascent: &Nascent<'_>,
         dress: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<Made, Errno> {
-        let Entry { dir, name, birth, kind } = entry;
+        let Entry { dir, name, birth, kind, .. } = entry;
         let handle = HandleName::new(birth.gfid);
         let stat = dress()
             .and_then(|()| nascent.at().stat())
@@ -331,7 +341,7 @@ impl Store {
         };
         count_links(&mut stat, *kind);
         let times = birth_times(birth);
-        self.memory.put(birth.gfid, Known { times: Some(times), form: (*kind).into() });
+        self.memory.put(birth.gfid, Known { times: Some(times), form: (*kind).into(), lacks: entry.lacks() });
         let parent = self.touch_parent(dir, birth.when)?;
         tracing::trace!(gfid = %birth.gfid, parent = %dir.gfid, ?name, "made");
         Ok(Made { iatt: self.iatt(birth.gfid, &stat, Some(&times)), parent, cover: Cover::empty(), lease: None })

@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 use lru::LruCache;
 use parking_lot::Mutex;
 
-use crate::types::{Gfid, Kind, Time};
+use crate::types::{Gfid, Kind, Lacks, Time};
 
 /// The name of the xattr.
 pub(super) const KEY: &std::ffi::CStr = c"trusted.glusterfs.mdata";
@@ -98,6 +98,8 @@ pub(super) struct Known {
     pub(super) times: Option<Mdata>,
     /// What it is.
     pub(super) form: Form,
+    /// Xattrs of programs that it has not; `None` where nobody has looked.
+    pub(super) lacks: Option<Lacks>,
 }
 
 /// What an inode is, as far as it decides how it is reached.

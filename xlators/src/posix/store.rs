@@ -208,7 +208,7 @@ impl Store {
             return Ok(known.times);
         }
         let times = read_times(at)?;
-        self.memory.put(gfid, Known { times, form: kind_of(stat.st_mode).into() });
+        self.memory.put(gfid, Known { times, form: kind_of(stat.st_mode).into(), lacks: None });
         Ok(times)
     }
 
@@ -230,15 +230,15 @@ impl Store {
         change: impl FnOnce(Option<Mdata>) -> Option<Mdata>,
     ) -> Result<Option<Mdata>, Errno> {
         let _held = self.times.lock(gfid);
-        let (before, form) = match self.memory.get(gfid) {
-            Some(known) => (known.times, known.form),
-            None => (read_times(at)?, form),
+        let (before, form, lacks) = match self.memory.get(gfid) {
+            Some(known) => (known.times, known.form, known.lacks),
+            None => (read_times(at)?, form, None),
         };
         let after = change(before);
         if let Some(times) = after.filter(|times| before != Some(*times)) {
             at.set(mdata::KEY, &times.encode(), XattrFlags::empty())?;
         }
-        self.memory.put(gfid, Known { times: after, form });
+        self.memory.put(gfid, Known { times: after, form, lacks });
         Ok(after)
     }
 
@@ -276,6 +276,7 @@ impl Store {
             atime: times.atime,
             mtime: times.mtime,
             ctime: times.ctime,
+            lacks: self.memory.get(gfid).and_then(|known| known.lacks).unwrap_or_default(),
         }
     }
 
@@ -287,11 +288,33 @@ impl Store {
     /// An inode's attributes, with what the layers above need to know of it.
     pub(super) fn found(&self, gfid: Gfid, at: At<'_>, stat: &Stat) -> Result<Box<Found>, Errno> {
         let times = self.times(gfid, at, stat)?;
+        self.look_for_xattrs(gfid, at)?;
         let iatt = self.iatt(gfid, stat, times.as_ref());
         let layout = if iatt.kind == Kind::Dir { self.layout(gfid, at)? } else { None };
         let maybe_link_file = iatt.kind == Kind::File && iatt.mode == LINK_FILE_MODE;
         let linkto = if maybe_link_file { read_linkto(at)? } else { None };
         Ok(Box::new(Found { iatt, exact: AttrMask::all(), cover: Cover::empty(), layout, linkto, marks: Vec::new() }))
+    }
+
+    /// Remember which xattrs of programs an inode lacks. As one step against [`Store::forget_lacks`].
+    fn look_for_xattrs(&self, gfid: Gfid, at: At<'_>) -> Result<(), Errno> {
+        if self.memory.get(gfid).is_some_and(|known| known.lacks.is_some()) {
+            return Ok(());
+        }
+        let _held = self.times.lock(gfid);
+        let lacks = xattr::lacks(at)?;
+        if let Some(known) = self.memory.get(gfid) {
+            self.memory.put(gfid, Known { lacks: Some(lacks), ..known });
+        }
+        Ok(())
+    }
+
+    /// A program has set or removed an xattr.
+    pub(super) fn forget_lacks(&self, gfid: Gfid) {
+        let _held = self.times.lock(gfid);
+        if let Some(known) = self.memory.get(gfid) {
+            self.memory.put(gfid, Known { lacks: None, ..known });
+        }
     }
 
     fn layout(&self, gfid: Gfid, at: At<'_>) -> Result<Option<RawLayout>, Errno> {

@@ -14,7 +14,7 @@ use crate::ctx::Ctx;
 use crate::error::Result;
 use crate::fop::{Getxattr, Listxattr, Removexattr, SetHow, Setxattr};
 use crate::reply::{Changed, Value, XattrNames};
-use crate::types::{Counters, Cover, Gfid, Pending, Time, XATTR_VALUE_BYTES_MAX, XattrName};
+use crate::types::{Counters, Cover, Gfid, Lacks, Pending, Time, XATTR_VALUE_BYTES_MAX, XattrName};
 
 /// Where a link file points to.
 pub(super) const LINKTO_KEY: &std::ffi::CStr = c"trusted.glusterfs.dht.linkto";
@@ -28,6 +28,9 @@ pub(super) const AFR_PREFIX: &[u8] = b"trusted.afr.";
 /// `security.selinux` is the label of a program's file; the brick's own kernel must not take it for its own.
 const SELINUX: &[u8] = b"security.selinux";
 const SELINUX_KEY: &[u8] = b"trusted.glusterfs.selinux";
+
+/// What a program that is run may do beyond its user.
+const CAPABILITY: &[u8] = b"security.capability";
 
 /// Names that belong to the brick and to GlusterFS.
 const OURS: [&[u8]; 6] =
@@ -58,6 +61,39 @@ fn is_ours(name: &[u8]) -> bool {
     OURS.iter().any(|prefix| name.starts_with(prefix))
 }
 
+/// The form in which XFS keeps ACLs on disk, which it also lists: programs know them by their names in `system.`.
+fn is_file_systems(name: &[u8]) -> bool {
+    name.starts_with(b"trusted.SGI_ACL_")
+}
+
+/// What a program calls an xattr of the disk; `None` for what it must not see, such as the label that a file has for
+/// the brick's own machine.
+fn program_name(name: &[u8]) -> Option<&[u8]> {
+    match name {
+        SELINUX_KEY => Some(SELINUX),
+        SELINUX => None,
+        name => (!is_ours(name) && !is_file_systems(name)).then_some(name),
+    }
+}
+
+/// What of a program's xattrs an inode has not.
+pub(super) fn lacks(at: At<'_>) -> Result<Lacks, Errno> {
+    let mut lacks = Lacks::all();
+    at.list(|name| {
+        if program_name(name).is_none() {
+            return;
+        }
+        lacks -= Lacks::XATTRS;
+        match name {
+            name if name == acl::ACCESS.to_bytes() => lacks -= Lacks::ACL,
+            name if name == acl::DEFAULT.to_bytes() => lacks -= Lacks::DEFAULT_ACL,
+            CAPABILITY => lacks -= Lacks::CAPABILITY,
+            _ => {}
+        }
+    })?;
+    Ok(lacks)
+}
+
 /// The name of a pending mark; `EINVAL` for any other.
 pub(super) fn afr_key(name: &XattrName) -> Result<CName, Errno> {
     let bytes = name.as_bytes();
@@ -84,6 +120,7 @@ impl Store {
     /// Read an extended attribute.
     pub(super) fn getxattr(&self, ctx: &Ctx, fop: &Getxattr) -> Result<Value> {
         let key = match backend_name(&fop.name) {
+            Backend::Name(key) if is_file_systems(key.as_cstr().to_bytes()) => return Err(Errno::NODATA.into()),
             Backend::Name(key) => key,
             Backend::Ours(key) if ctx.caller.is_internal() => key,
             Backend::Ours(_) => return Err(Errno::NODATA.into()),
@@ -98,8 +135,8 @@ impl Store {
         let node = self.node(fop.gfid)?;
         let mut names = Vec::new();
         let listed = node.at().list(|name| {
-            let name = if name == SELINUX_KEY { SELINUX } else { name };
-            if ctx.caller.is_internal() || !is_ours(name) {
+            let shown = if ctx.caller.is_internal() { Some(name) } else { program_name(name) };
+            if let Some(name) = shown {
                 names.extend(XattrName::new(Bytes::copy_from_slice(name)));
             }
         });
@@ -114,6 +151,7 @@ impl Store {
         }
         let node = self.node(fop.gfid)?;
         let key = match backend_name(&fop.xattr.name) {
+            Backend::Name(key) if is_file_systems(key.as_cstr().to_bytes()) => return Err(Errno::OPNOTSUPP.into()),
             Backend::Name(key) => key,
             Backend::Ours(key) => return self.set_ours(ctx, fop, &node, &key),
         };
@@ -129,6 +167,7 @@ impl Store {
     /// Remove an extended attribute.
     pub(super) fn removexattr(&self, ctx: &Ctx, fop: &Removexattr) -> Result<Changed> {
         let key = match backend_name(&fop.name) {
+            Backend::Name(key) if is_file_systems(key.as_cstr().to_bytes()) => return Err(Errno::NODATA.into()),
             Backend::Name(key) => key,
             Backend::Ours(key) if ctx.caller.is_internal() && may_set(key.as_cstr().to_bytes()) => key,
             Backend::Ours(key) if key.as_cstr() == GFID_KEY => return Err(Errno::PERM.into()),
@@ -166,6 +205,7 @@ impl Store {
     }
 
     fn xattrs_changed(&self, gfid: Gfid, node: &Node<'_>, when: Time) -> Result<Changed> {
+        self.forget_lacks(gfid);
         if let Node::Dir(dir) = node {
             dir.forget_facts();
         }

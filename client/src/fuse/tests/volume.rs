@@ -14,7 +14,7 @@ use mortar_xlators::reply::{
     Changed, Data, DirEntry, Done, Entries, Found, Looked, Made, Removed, Renamed, Reply, Space, Target, Value,
     Written, XattrNames,
 };
-use mortar_xlators::types::{AttrMask, Cover, Fd, Gfid, Iatt, Kind, Name, Time, XattrName};
+use mortar_xlators::types::{AttrMask, Cover, Fd, Gfid, Iatt, Kind, Lacks, Name, Time, XattrName};
 use mortar_xlators::xlator::{Health, Xlator};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -57,6 +57,7 @@ impl Node {
             atime: birth.when,
             mtime: birth.when,
             ctime: birth.when,
+            lacks: Lacks::all(),
         };
         Self { iatt, data: Vec::new(), names: BTreeMap::new(), xattrs: BTreeMap::new() }
     }
@@ -309,6 +310,7 @@ impl MemoryVolume {
             Fop::Setxattr(f) => {
                 let node = state.node(f.gfid)?;
                 node.xattrs.insert(f.xattr.name.as_bytes().to_vec(), f.xattr.value);
+                node.iatt.lacks = Lacks::empty();
                 Reply::Setxattr(self.changed(node.iatt))
             }
             Fop::Getxattr(f) => {

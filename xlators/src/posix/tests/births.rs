@@ -4,7 +4,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use super::*;
 use crate::fop::{Mknod, Readlink, SetHow, Setxattr};
-use crate::types::{Counters, Kind, Pending, RawLayout, Xattr, XattrName};
+use crate::types::{Counters, Kind, Lacks, Pending, RawLayout, Xattr, XattrName};
 
 fn acl(entries: &[(u16, u16, u32)]) -> Bytes {
     let mut bytes = 2u32.to_le_bytes().to_vec();
@@ -65,7 +65,8 @@ fn everything_a_file_is_born_with_is_there_at_once() {
     let xattrs = brick.xattrs(&brick.path("x"));
     assert_eq!(xattrs["user.a"], b"1");
     assert_eq!(xattrs["trusted.afr.v-client-1"], [0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0]);
-    assert_eq!(brick.lookup(ROOT, "x").unwrap().iatt, iatt);
+    let looked = brick.lookup(ROOT, "x").unwrap().iatt;
+    assert_eq!(looked, Iatt { lacks: looked.lacks, ..iatt });
 }
 
 #[test]
@@ -248,4 +249,37 @@ fn an_arbiter_keeps_the_file_and_not_its_content() {
     let iatt = brick.create(ROOT, "x", "content").iatt;
     assert_eq!(iatt.size, 0);
     assert_eq!(brick.path("x").metadata().unwrap().len(), 0);
+}
+
+/// Nobody needs to ask for what an answer says is not there: so it must never say so wrongly.
+#[test]
+fn attributes_tell_which_xattrs_an_inode_lacks() {
+    let brick = Brick::new();
+    let made = brick.create(ROOT, "f", "").iatt;
+    assert_eq!(made.lacks, Lacks::all());
+    let (gfid, lacks) = (made.gfid, || brick.getattr(made.gfid).unwrap().lacks);
+    assert_eq!(lacks(), Lacks::all());
+    set(&brick, gfid, "user.a", Bytes::from_static(b"1"));
+    assert_eq!(lacks(), Lacks::all() - Lacks::XATTRS);
+    let none = u32::MAX;
+    set(
+        &brick,
+        gfid,
+        "system.posix_acl_access",
+        acl(&[(1, 6, none), (2, 6, 9), (4, 4, none), (16, 6, none), (32, 4, none)]),
+    );
+    let capability = [0x0200_0001_u32, 1 << 13, 0, 0, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
+    set(&brick, gfid, "security.capability", capability);
+    assert_eq!(lacks(), Lacks::DEFAULT_ACL);
+    brick.posix().store.memory.forget(gfid);
+    assert_eq!(brick.lookup(ROOT, "f").unwrap().iatt.lacks, Lacks::DEFAULT_ACL);
+    for name in ["user.a", "system.posix_acl_access", "security.capability"] {
+        let name = XattrName::new(name.as_bytes().to_vec()).unwrap();
+        brick.ask(crate::fop::Removexattr { gfid, name, when: at(160) }).unwrap();
+    }
+    assert_eq!(lacks(), Lacks::all());
+    let dir = brick.mkdir(ROOT, "d");
+    set(&brick, dir, "system.posix_acl_default", acl(&[(1, 7, none), (4, 7, none), (32, 5, none)]));
+    assert_eq!(brick.getattr(dir).unwrap().lacks, Lacks::all() - Lacks::XATTRS - Lacks::DEFAULT_ACL);
+    assert_eq!(brick.create(dir, "heir", "").iatt.lacks, Lacks::empty());
 }
