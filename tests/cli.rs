@@ -298,6 +298,30 @@ fn a_mount_by_host_and_name_works_like_one_by_file() {
     succeeds(mortar().arg("umount").arg(up.mnt()));
 }
 
+/// mount(8) gives all options that hold, those of the connection to the kernel among them.
+#[test]
+fn a_mount_is_made_read_only_and_writable_again() {
+    let up = Up::new(&["--bricks", "1", "--replica", "1"]);
+    fs::create_dir(up.mnt()).unwrap();
+    let log = up.dir.path().join("mount.log");
+    succeeds(mortar().arg("mount").arg(up.path()).arg(up.mnt()).arg("--log-file").arg(log));
+    let helper = up.dir.path().join("mount.fuse.mortar");
+    std::os::unix::fs::symlink(programs().join("mortar"), &helper).unwrap();
+    let remount = |change: &str| {
+        let options = format!("rw,nosuid,relatime,user_id=0,group_id=0,default_permissions,max_read=1048576,{change}");
+        succeeds(Command::new(&helper).arg("gv0").arg(up.mnt()).args(["-o", &options]));
+    };
+    remount("remount,ro");
+    let refused = fs::write(up.mnt().join("file"), "text").unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    remount("remount,rw");
+    fs::write(up.mnt().join("file"), "text").unwrap();
+    let mounts = fs::read_to_string("/proc/mounts").unwrap();
+    let line = mounts.lines().find(|line| line.contains(up.mnt().to_str().unwrap())).unwrap();
+    assert!(line.contains("rw,nosuid,relatime"), "{line}");
+    succeeds(mortar().arg("umount").arg(up.mnt()));
+}
+
 #[test]
 fn status_fails_when_a_brick_is_down() {
     let up = Up::new(&["--bricks", "3"]);

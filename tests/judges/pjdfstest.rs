@@ -2,10 +2,9 @@
 //!
 //! A case that the local XFS of this kernel fails is not held against a mount.
 
-use std::ffi::OsString;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use super::place::Place;
 use super::report::Report;
 use super::tools::{CrateTool, Package, make_user};
 use crate::bench::command::SETUP_LIMIT;
+use crate::bench::mortar::folder;
 
 const LIMIT: Duration = Duration::from_secs(1200);
 
@@ -47,10 +47,9 @@ fn judge(place: &Place) -> Result<Report> {
     let configuration = place.scratch.join("pjdfstest.toml");
     fs::write(&configuration, include_str!("pjdfstest.toml"))?;
     let secondary = SecondDisk::mount(place)?;
-    let path = plain_mount(place)?;
+    let _helper = Helper::install()?;
     let run = |pattern: Option<&str>| -> Result<Report> {
         let mut command = place.command("sh");
-        command.env("PATH", &path);
         // It exits with an error when a case failed, which is for us to judge. An open file hinders a remount.
         command.args(["-c", r#"cd /; "$@" || test $? -eq 1"#, "sh"]).arg(TOOL.path()?).arg("-c").arg(&configuration);
         command.arg("--secondary-fs").arg(&secondary.0).arg("-p").arg(place.mount()).args(pattern);
@@ -67,17 +66,28 @@ fn judge(place: &Place) -> Result<Report> {
     Ok(report)
 }
 
-/// A path in which mount(8) asks no helper: the one of libfuse knows no remount, and takes ours for its own.
-fn plain_mount(place: &Place) -> Result<OsString> {
-    let directory = place.scratch.join("bin");
-    fs::create_dir_all(&directory)?;
-    let script = directory.join("mount");
-    fs::write(&script, "#!/bin/sh\nexec /bin/mount -i \"$@\"\n")?;
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
-    let mut path = directory.into_os_string();
-    path.push(":");
-    path.push(std::env::var_os("PATH").unwrap_or_default());
-    Ok(path)
+/// What mount(8) asks for a remount, as it is installed on a real host (see `deploy/README.md`). Taken away in the end, unless it
+/// was there before.
+struct Helper(Option<&'static Path>);
+
+impl Helper {
+    fn install() -> Result<Self> {
+        let link = Path::new("/sbin/mount.fuse.mortar");
+        if link.symlink_metadata().is_ok() {
+            return Ok(Self(None));
+        }
+        symlink(folder()?.join("mortar"), link)?;
+        Ok(Self(Some(link)))
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        if let Some(link) = self.0 {
+            // What is left is used by the next run.
+            let _ = fs::remove_file(link);
+        }
+    }
 }
 
 /// A file system of another kind, for the cases about renames and links across file systems.

@@ -9,6 +9,7 @@ pub mod man;
 pub mod mount;
 mod mount_options;
 mod mount_process;
+mod remount;
 pub mod statedump;
 pub mod status;
 pub mod umount;

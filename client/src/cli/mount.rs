@@ -1,4 +1,4 @@
-//! `mortar mount FILE|HOST:/VOLUME MNT`, and `mount.mortar` for mount(8) and fstab.
+//! `mortar mount FILE|HOST:/VOLUME MNT`, and `mount.mortar` and `mount.fuse.mortar` for mount(8) and fstab.
 //!
 //! The mount is a process of its own. The command comes back when the mount can be used, or fails with one line and
 //! leaves nothing behind.
@@ -18,7 +18,7 @@ use tokio::process::Command;
 use super::logs::LogArgs;
 use super::mount_options::MountOptions;
 use super::process::start;
-use super::{mount_process, runtime};
+use super::{mount_process, remount, runtime};
 use crate::volume::Source;
 
 /// Where a mount in the background logs, unless it is told otherwise.
@@ -75,13 +75,19 @@ struct HelperArgs {
 
 /// Whether the program was called as mount(8) calls its helpers.
 pub fn is_helper(program: &Path) -> bool {
-    program.file_name().is_some_and(|name| name == "mount.mortar")
+    program.file_name().is_some_and(|name| name == "mount.mortar" || name == "mount.fuse.mortar")
 }
 
 /// Do what mount(8) wants.
 pub fn run_helper(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode> {
     let helper = HelperArgs::parse_from(arguments);
     let mut options = helper.options;
+    if remount::is_wanted(options.iter().map(String::as_str)) {
+        if !helper.fake {
+            remount::run(&helper.mountpoint, options.iter().map(String::as_str))?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     if helper.sloppy {
         options.push("sloppy".to_owned());
     }
