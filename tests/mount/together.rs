@@ -55,8 +55,6 @@ fn making_a_directory_has_one_winner() {
 
 /// C002: many rename onto one name; every rename succeeds, one file is left.
 #[test]
-#[ignore = "fails with EEXIST where the name belongs to another set than the files: distribute renames in steps, and the \
-            steps of several clients mix"]
 fn renames_onto_one_name_leave_one_file() {
     everywhere(|mounts| {
         thread::scope(|scope| {

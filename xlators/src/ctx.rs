@@ -58,6 +58,9 @@ pub enum Turn {
     Waits,
     /// The lease goes back only when the fop has ended: it runs under what is still held, and never waits.
     Last,
+    /// It is a step of a change that holds leases over several fops (a [`Lease`](crate::fop::Lease) sent to a set):
+    /// under these it runs although others want them, and when one of them was lost it fails with `Fenced`.
+    Held,
 }
 
 impl Ctx {
@@ -74,6 +77,11 @@ impl Ctx {
     /// The same request as a part of giving a lease back.
     pub fn last(&self) -> Self {
         Self { turn: Turn::Last, ..self.clone() }
+    }
+
+    /// The same request as a step of a change that holds leases.
+    pub fn held(&self) -> Self {
+        Self { turn: Turn::Held, ..self.clone() }
     }
 
     /// The same request made as root, for what a layer does for itself.

@@ -273,6 +273,8 @@ pub enum Only {
     Gfid(Gfid),
     /// A link file of this inode, else `EBUSY`.
     LinkFile(Gfid),
+    /// Anything but a link file, else `EBUSY`: its content must go first.
+    Content,
 }
 
 /// Remove a name that is not a directory's.

@@ -163,6 +163,7 @@ impl From<fop::Unlink> for pb::Unlink {
             Only::Any => None,
             Only::Gfid(gfid) => Some(pb::unlink::Only::Gfid(gfid.into())),
             Only::LinkFile(gfid) => Some(pb::unlink::Only::LinkFile(gfid.into())),
+            Only::Content => Some(pb::unlink::Only::Content(true)),
         };
         Self { parent: Some(f.parent.into()), name: f.name.to_bytes(), when: Some(f.when.into()), only }
     }
@@ -176,6 +177,7 @@ impl TryFrom<pb::Unlink> for fop::Unlink {
             None => Only::Any,
             Some(pb::unlink::Only::Gfid(gfid)) => Only::Gfid(inode(Some(gfid))?),
             Some(pb::unlink::Only::LinkFile(gfid)) => Only::LinkFile(inode(Some(gfid))?),
+            Some(pb::unlink::Only::Content(_)) => Only::Content,
         };
         Ok(Self { parent: inode(m.parent)?, name: name(m.name)?, only, when: need(m.when)? })
     }

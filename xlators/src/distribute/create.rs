@@ -1,10 +1,10 @@
 //! New names for files: on the subvolume that the name belongs to, unless that is nearly full.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::ctx::Ctx;
 use crate::distribute::Core;
+use crate::distribute::hold::Reach;
 use crate::distribute::linkto::Owner;
 use crate::distribute::lookup::PATIENCE;
 use crate::distribute::memory::{Hint, Place};
@@ -13,7 +13,7 @@ use crate::distribute::sets::{as_ourselves, is_absent};
 use crate::error::{Errno, FopError, Result};
 use crate::fop::{Create, Link, Lookup, Mknod, Only, Operation, Symlink, Unlink};
 use crate::reply::Made;
-use crate::types::{Cover, Gfid};
+use crate::types::{Cover, Gfid, Kind, Time};
 
 impl Core {
     /// The subvolume that a new name belongs to.
@@ -91,42 +91,96 @@ impl Core {
         hashed: usize,
         target: usize,
     ) -> Result<Made> {
+        let at = Lookup { parent: create.parent, name: create.name.clone() };
+        let owner = Owner { gfid: create.birth.gfid, uid: create.birth.uid, gid: create.birth.gid };
+        let when = create.birth.when;
         self.to_the_end(ctx, async move |core, ctx| {
-            let at = Lookup { parent: create.parent, name: create.name.clone() };
-            let birth = &create.birth;
-            let (gfid, when) = (birth.gfid, birth.when);
-            let owner = Owner { gfid, uid: birth.uid, gid: birth.gid };
-            core.link_for_new(&ctx, &at, hashed, target, &owner, when).await?;
-            match core.sets.ask(&ctx, target, create).await {
-                Ok(made) => {
-                    core.memory.set_hint(at.parent, &at.name, Hint::Linked);
-                    Ok(Made { cover: made.cover - Cover::NAME, ..core.made_on(target, gfid, made) })
-                }
-                Err(error) => {
-                    core.drop_link(&ctx, &at, gfid, hashed).await?;
-                    Err(error)
-                }
-            }
+            core.make_linked(&ctx, &at, &LinkTo { hashed, target, owner, when }, create).await
         })
         .await
     }
 
-    /// Make the link file of a new name, in spite of one that leads nowhere.
-    async fn link_for_new(
+    /// Make the link file of a new name, then give the content the name that it leads to, while the directory stands
+    /// still. What was in the way of the first attempt and leads nowhere is cleared away.
+    async fn make_linked<O>(&self, ctx: &Ctx, at: &Lookup, to: &LinkTo, content: O) -> Result<Made>
+    where
+        O: Operation<Reply = Made> + Clone,
+    {
+        let reach = Reach::of([to.hashed, to.target]);
+        let hold = self.hold(ctx, &[at.parent], &reach).await?;
+        let made = self.make_linked_once(&hold.ctx, at, to, content.clone(), Leftover::Kept).await;
+        drop(hold);
+        match made {
+            Err(FopError::Refused(Errno::EXIST) | FopError::Fenced)
+                if self.lookup(ctx, at.clone()).await?.found.is_none() =>
+            {
+                let hold = self.hold(ctx, &[at.parent], &reach).await?;
+                self.make_linked_once(&hold.ctx, at, to, content, Leftover::Cleared).await
+            }
+            made => made,
+        }
+    }
+
+    async fn make_linked_once<O>(
         &self,
         ctx: &Ctx,
         at: &Lookup,
-        hashed: usize,
-        target: usize,
-        owner: &Owner,
-        when: crate::types::Time,
-    ) -> Result<()> {
-        match self.make_link(ctx, at, hashed, target, owner, when).await {
-            Err(FopError::Refused(Errno::EXIST)) if self.lookup(ctx, at.clone()).await?.found.is_none() => {
-                self.make_link(ctx, at, hashed, target, owner, when).await
+        to: &LinkTo,
+        content: O,
+        leftover: Leftover,
+    ) -> Result<Made>
+    where
+        O: Operation<Reply = Made> + Clone,
+    {
+        let gfid = to.owner.gfid;
+        self.make_link(ctx, at, to.hashed, to.target, &to.owner, to.when).await?;
+        match self.name_content(ctx, at, to.target, content, leftover).await {
+            Ok(made) => {
+                self.memory.set_hint(at.parent, &at.name, Hint::Linked);
+                Ok(Made { cover: made.cover - Cover::NAME, ..self.made_on(to.target, gfid, made) })
+            }
+            Err(error) => {
+                if let Err(again) = self.drop_link(ctx, at, gfid, to.hashed).await {
+                    tracing::warn!(id = ctx.id, %gfid, error = %again, "a link file for a name that could not be made stays");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Give the content the name that a link file leads to.
+    pub(super) async fn name_content<O>(
+        &self,
+        ctx: &Ctx,
+        at: &Lookup,
+        set: usize,
+        content: O,
+        leftover: Leftover,
+    ) -> Result<O::Reply>
+    where
+        O: Operation + Clone,
+    {
+        match self.sets.ask(ctx, set, content.clone()).await {
+            Err(FopError::Refused(Errno::EXIST)) if leftover != Leftover::Kept => {
+                self.clear_leftover(ctx, at, set, leftover).await?;
+                self.sets.ask(ctx, set, content).await
             }
             answer => answer,
         }
+    }
+
+    /// A client died in the middle of a change: an inode has a name under which nobody finds it, and loses it.
+    async fn clear_leftover(&self, ctx: &Ctx, at: &Lookup, set: usize, leftover: Leftover) -> Result<()> {
+        let ours = as_ourselves(ctx);
+        let Some(found) = self.sets.ask(&ours, set, at.clone()).await?.found else { return Ok(()) };
+        if leftover == Leftover::Replaced && found.linkto.is_none() && found.iatt.kind != Kind::Dir {
+            let gfid = found.iatt.gfid;
+            tracing::warn!(id = ctx.id, parent = %at.parent, name = ?at.name, %gfid, set = self.sets.name(set), "replacing what was left over");
+            let (parent, name, only) = (at.parent, at.name.clone(), Only::Gfid(gfid));
+            let unlink = Unlink { parent, name, only, when: Time::default() };
+            return self.sets.ask(&ours, set, unlink).await.map(drop);
+        }
+        self.clear_stray(ctx, at, set, &found).await
     }
 
     fn made_on(&self, set: usize, gfid: Gfid, made: Made) -> Made {
@@ -160,68 +214,30 @@ impl Core {
         self.to_the_end(ctx, async move |core, ctx| core.link_elsewhere(&ctx, link, hashed, set).await).await
     }
 
-    async fn link_elsewhere(&self, ctx: &Ctx, link: Link, hashed: usize, set: usize) -> Result<Made> {
+    async fn link_elsewhere(&self, ctx: &Ctx, link: Link, hashed: usize, target: usize) -> Result<Made> {
         let at = Lookup { parent: link.parent, name: link.name.clone() };
         let owner = Owner { gfid: link.gfid, uid: ctx.caller.uid, gid: ctx.caller.gid };
-        self.link_for_new(ctx, &at, hashed, set, &owner, link.when).await?;
-        let gfid = link.gfid;
-        match self.link_content(ctx, &at, set, link).await {
-            Ok(Linked::Now(made)) => {
-                self.memory.set_hint(at.parent, &at.name, Hint::Linked);
-                Ok(Made { cover: made.cover - Cover::NAME, ..self.made_on(set, gfid, *made) })
-            }
-            Ok(Linked::Before) => Err(Errno::EXIST.into()),
-            Err(error) => {
-                self.drop_link(ctx, &at, gfid, hashed).await?;
-                Err(error)
-            }
-        }
-    }
-
-    /// Give the content the name that a link file points to.
-    pub(super) async fn link_content(&self, ctx: &Ctx, at: &Lookup, set: usize, link: Link) -> Result<Linked> {
-        for _ in 0..LEFTOVER_LOOKS {
-            match self.sets.ask(ctx, set, link.clone()).await {
-                Err(FopError::Refused(Errno::EXIST)) => {}
-                answer => return answer.map(|made| Linked::Now(Box::new(made))),
-            }
-            let Some(found) = self.sets.ask(ctx, set, at.clone()).await?.found else { continue };
-            if found.iatt.gfid == link.gfid {
-                return Ok(Linked::Before);
-            }
-            // Somebody else's file has the name, and is in the middle of getting it or has got it.
-            if self.lookup(ctx, at.clone()).await?.found.is_some_and(|seen| seen.iatt.gfid == found.iatt.gfid) {
-                return Err(Errno::EXIST.into());
-            }
-            tokio::time::sleep(LEFTOVER_PAUSE).await;
-        }
-        self.clear_leftover(ctx, at, set, &link).await?;
-        self.sets.ask(ctx, set, link).await.map(|made| Linked::Now(Box::new(made)))
-    }
-
-    /// A client died in the middle of a rename long ago: an inode has a name under which nobody finds it, and loses it
-    /// if it has others.
-    async fn clear_leftover(&self, ctx: &Ctx, at: &Lookup, set: usize, link: &Link) -> Result<()> {
-        let taken = self.sets.ask(ctx, set, at.clone()).await?.found;
-        let Some(found) = taken.filter(|found| found.iatt.gfid != link.gfid && found.iatt.nlink > 1) else {
-            return Ok(());
-        };
-        let only = Only::Gfid(found.iatt.gfid);
-        let unlink = Unlink { parent: at.parent, name: at.name.clone(), only, when: link.when };
-        self.sets.ask(&as_ourselves(ctx), set, unlink).await.map(drop)
+        let to = LinkTo { hashed, target, owner, when: link.when };
+        self.make_linked(ctx, &at, &to, link).await
     }
 }
 
-/// How the content got a name.
-#[derive(Debug)]
-pub(super) enum Linked {
-    /// It had it: another client does the same, or died doing it.
-    Before,
-    /// By us.
-    Now(Box<Made>),
+/// A link file to be made.
+#[derive(Clone, Copy, Debug)]
+struct LinkTo {
+    hashed: usize,
+    target: usize,
+    owner: Owner,
+    when: Time,
 }
 
-/// How long another client gets to finish giving a name, before the name counts as left over: longer than a brick waits
-/// for the holder of a lease.
-const LEFTOVER_LOOKS: usize = 30;
-const LEFTOVER_PAUSE: Duration = Duration::from_millis(200);
+/// What becomes of something that has the name beside the content, where nobody finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leftover {
+    /// It stays in the way, until it is known that nobody finds it.
+    Kept,
+    /// It goes, unless its content would be lost.
+    Cleared,
+    /// It goes: the name is to be somebody else's.
+    Replaced,
+}

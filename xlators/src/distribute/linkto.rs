@@ -16,11 +16,6 @@ use crate::types::{AttrMask, Gfid, Iatt, Kind, Time};
 /// The permission bits of a link file, and of nothing that programs usually make.
 const LINK_FILE_MODE: u32 = 0o1000;
 
-/// A link file, as far as attributes can tell. Programs can make files that look like one.
-pub(super) fn looks_like_link(iatt: &Iatt) -> bool {
-    iatt.kind == Kind::File && iatt.mode == LINK_FILE_MODE && iatt.size == 0
-}
-
 impl Core {
     /// On `hashed`, say that the content of this inode is on `target`. `EEXIST` if the name is taken there.
     pub(super) async fn make_link(

@@ -1,8 +1,9 @@
 //! What a name leads to.
 //!
 //! The subvolume that the name belongs to is asked first, and its answer about a file is the answer. A directory is on
-//! all subvolumes and put together from all. A link file is followed. What no longer fits together is sought
-//! everywhere, and repaired on the way.
+//! all subvolumes and put together from all. A link file is followed. What does not fit together was looked at while
+//! somebody changed it, or is what a dead client left: it is looked at again, at last with the directory held still, and
+//! then repaired.
 //!
 //! Invariant: a subvolume that does not answer never makes a name absent.
 
@@ -11,6 +12,7 @@ use std::time::Duration;
 use crate::ctx::Ctx;
 use crate::distribute::Core;
 use crate::distribute::dirs::Views;
+use crate::distribute::hold::{FENCES_MAX, Grip, Reach};
 use crate::distribute::memory::{Hint, Place};
 use crate::distribute::sets::{Answers, is_absent};
 use crate::error::{Errno, FopError, Result};
@@ -18,8 +20,11 @@ use crate::fop::Lookup;
 use crate::reply::{Found, Looked};
 use crate::types::{Cover, Gfid, Kind};
 
-/// How long somebody else gets to finish a step that changes several subvolumes, before what does not fit together is
-/// taken for what a dead client left behind.
+/// How often what does not fit together is looked at before its directory is held still for that.
+const LOOKS: usize = 2;
+
+/// How long somebody else gets to finish making a directory on all subvolumes, before what does not fit together is taken
+/// for what a dead client left behind.
 pub(super) const PATIENCE: [Duration; 3] =
     [Duration::from_millis(20), Duration::from_millis(80), Duration::from_millis(200)];
 
@@ -32,6 +37,8 @@ pub(super) enum Named {
     Directory(Box<Found>),
     /// To a file, and the subvolume that has its content.
     File(usize, Box<Found>),
+    /// Only seen with the directory held on this subvolume, too, or on all.
+    Beyond(Option<usize>),
 }
 
 /// What a name leads to, and the subvolume that it belongs to.
@@ -44,25 +51,55 @@ pub(super) struct Resolved {
 
 impl Core {
     pub(super) async fn lookup(&self, ctx: &Ctx, lookup: Lookup) -> Result<Looked> {
-        Ok(match self.resolve(ctx, &lookup).await?.named {
+        Ok(match self.look(ctx, &lookup).await?.named {
             Named::Absent(cover) => Looked { found: None, cover },
             Named::Directory(found) | Named::File(_, found) => Looked { found: Some(found), cover: Cover::empty() },
+            Named::Beyond(_) => return Err(FopError::Fenced),
         })
     }
 
-    pub(super) async fn resolve(&self, ctx: &Ctx, lookup: &Lookup) -> Result<Resolved> {
-        let layout = self.layout(ctx, lookup.parent).await?;
+    /// What a name leads to, for who does not hold its directory. Never `Beyond`.
+    pub(super) async fn look(&self, ctx: &Ctx, lookup: &Lookup) -> Result<Resolved> {
+        for _ in 0..LOOKS {
+            let resolved = self.resolve(ctx, lookup, Grip::Free).await?;
+            if !matches!(resolved.named, Named::Beyond(_)) {
+                return Ok(resolved);
+            }
+        }
+        Box::pin(self.look_closely(ctx, lookup)).await
+    }
+
+    async fn look_closely(&self, ctx: &Ctx, lookup: &Lookup) -> Result<Resolved> {
+        for _ in 0..FENCES_MAX {
+            let hold = self.hold(ctx, &[lookup.parent], &Reach::of(self.sets.all())).await?;
+            match self.resolve(&hold.ctx, lookup, Grip::Held(&hold)).await {
+                Err(FopError::Fenced) => {}
+                answer => return answer,
+            }
+        }
+        Err(FopError::Fenced)
+    }
+
+    /// What a name leads to. With a grip on all subvolumes, what does not fit together is repaired.
+    pub(super) async fn resolve(&self, ctx: &Ctx, lookup: &Lookup, grip: Grip<'_>) -> Result<Resolved> {
+        let known = self.memory.layouts.get(&lookup.parent);
+        let layout = match known.filter(|_| !grip.reaches_all()) {
+            Some(layout) => layout,
+            None if grip.reaches_all() => self.layout(ctx, lookup.parent).await?,
+            None => return Ok(Resolved { hashed: None, named: Named::Beyond(None) }),
+        };
         let hashed = layout.set_of(lookup.name.as_bytes());
         let named = match hashed {
-            None => self.look_everywhere(ctx, lookup, None).await?,
+            None => self.look_everywhere(ctx, lookup, None, grip).await?,
+            Some(set) if !grip.reaches(set) => Named::Beyond(Some(set)),
             Some(set) => match self.sets.ask(ctx, set, lookup.clone()).await {
-                Ok(Looked { found: Some(found), .. }) => self.look_at(ctx, lookup, set, found).await?,
+                Ok(Looked { found: Some(found), .. }) => self.look_at(ctx, lookup, set, found, grip).await?,
                 Ok(Looked { found: None, cover }) if layout.is_committed(self.volume_commit(ctx).await?) => {
                     Named::Absent(cover)
                 }
-                Ok(Looked { found: None, .. }) => self.look_everywhere(ctx, lookup, hashed).await?,
-                Err(FopError::Unreachable) => self.look_around(ctx, lookup, set).await?,
-                Err(error) if is_absent(error) => self.look_everywhere(ctx, lookup, hashed).await?,
+                Ok(Looked { found: None, .. }) => self.look_everywhere(ctx, lookup, hashed, grip).await?,
+                Err(FopError::Unreachable) if grip.reaches_all() => self.look_around(ctx, lookup, set).await?,
+                Err(error) if is_absent(error) => self.look_everywhere(ctx, lookup, hashed, grip).await?,
                 Err(error) => return Err(error),
             },
         };
@@ -72,6 +109,7 @@ impl Core {
 
     fn remember(&self, lookup: &Lookup, hashed: Option<usize>, named: &Named) {
         match named {
+            Named::Beyond(_) => {}
             Named::Absent(_) => self.memory.drop_hint(lookup.parent, &lookup.name),
             Named::Directory(found) => {
                 self.memory.places.put(found.iatt.gfid, Place::Everywhere);
@@ -87,14 +125,27 @@ impl Core {
     }
 
     /// The subvolume that the name belongs to has something.
-    async fn look_at(&self, ctx: &Ctx, lookup: &Lookup, hashed: usize, found: Box<Found>) -> Result<Named> {
+    async fn look_at(
+        &self,
+        ctx: &Ctx,
+        lookup: &Lookup,
+        hashed: usize,
+        found: Box<Found>,
+        grip: Grip<'_>,
+    ) -> Result<Named> {
         if found.iatt.kind == Kind::Dir {
+            if !grip.reaches_all() {
+                return Ok(Named::Beyond(None));
+            }
             return self.look_at_directory(ctx, lookup, hashed, found).await;
         }
         let Some(linkto) = &found.linkto else { return Ok(Named::File(hashed, found)) };
         let Some(target) = self.sets.named(linkto).filter(|&target| target != hashed) else {
-            return self.look_everywhere(ctx, lookup, Some(hashed)).await;
+            return self.look_everywhere(ctx, lookup, Some(hashed), grip).await;
         };
+        if !grip.reaches(target) {
+            return Ok(Named::Beyond(Some(target)));
+        }
         let there = match self.sets.ask(ctx, target, lookup.clone()).await {
             Ok(looked) => looked.found,
             Err(error) if is_absent(error) => None,
@@ -105,7 +156,7 @@ impl Core {
                 data.cover &= found.cover | Cover::ATTRS;
                 Ok(Named::File(target, data))
             }
-            _ => self.look_everywhere(ctx, lookup, Some(hashed)).await,
+            _ => self.look_everywhere(ctx, lookup, Some(hashed), grip).await,
         }
     }
 
@@ -122,29 +173,34 @@ impl Core {
         Err(FopError::Unreachable)
     }
 
-    /// Ask all, and judge what they have together. What does not fit is looked at again before it is judged: it may be
-    /// half of a change that somebody is making.
-    async fn look_everywhere(&self, ctx: &Ctx, lookup: &Lookup, hashed: Option<usize>) -> Result<Named> {
-        let mut patience = PATIENCE.iter();
-        loop {
-            let mut sights = Sights::new(self.sets.ask_all(ctx, lookup).await)?;
-            let settled = sights.files.len() < 2 && (sights.files.is_empty() || sights.directories.is_empty());
-            if let (true, Some((set, found))) = (settled, take_authority(&mut sights.directories, hashed)) {
-                return self.look_at_directory(ctx, lookup, set, found).await;
-            }
-            if settled && sights.files.len() == 1 {
-                let (set, found) = sights.files.remove(0);
-                return self.found_file(ctx, lookup, hashed, sights, set, found).await;
-            }
-            if sights.unreachable {
-                return Err(FopError::Unreachable);
-            }
-            if settled && sights.links.is_empty() {
-                return Ok(Named::Absent(sights.cover));
-            }
-            let Some(pause) = patience.next() else { return self.judge(ctx, lookup, hashed, sights).await };
-            tokio::time::sleep(*pause).await;
+    /// Ask all, and judge what they have together. What does not fit may be half of a change that somebody is making,
+    /// unless the directory is held.
+    async fn look_everywhere(
+        &self,
+        ctx: &Ctx,
+        lookup: &Lookup,
+        hashed: Option<usize>,
+        grip: Grip<'_>,
+    ) -> Result<Named> {
+        if !grip.reaches_all() {
+            return Ok(Named::Beyond(None));
         }
+        let mut sights = Sights::new(self.sets.ask_all(ctx, lookup).await)?;
+        let settled = sights.files.len() < 2 && (sights.files.is_empty() || sights.directories.is_empty());
+        if let (true, Some((set, found))) = (settled, take_authority(&mut sights.directories, hashed)) {
+            return self.look_at_directory(ctx, lookup, set, found).await;
+        }
+        if settled && sights.files.len() == 1 {
+            let (set, found) = sights.files.remove(0);
+            return self.found_file(ctx, lookup, hashed, sights, (set, found), grip).await;
+        }
+        if sights.unreachable {
+            return Err(FopError::Unreachable);
+        }
+        if settled && sights.links.is_empty() {
+            return Ok(Named::Absent(sights.cover));
+        }
+        if grip.is_whole() { self.judge(ctx, lookup, hashed, sights).await } else { Ok(Named::Beyond(None)) }
     }
 
     /// One subvolume has a file of this name. The subvolume that the name belongs to should say so.
@@ -154,13 +210,16 @@ impl Core {
         lookup: &Lookup,
         hashed: Option<usize>,
         sights: Sights,
-        set: usize,
-        mut found: Box<Found>,
+        (set, mut found): (usize, Box<Found>),
+        grip: Grip<'_>,
     ) -> Result<Named> {
         let gfid = found.iatt.gfid;
         let signed =
             sights.links.iter().any(|link| link.set == hashed.unwrap_or(set) && link.says(gfid, self.sets.name(set)));
         if let Some(hashed) = hashed.filter(|&hashed| hashed != set && !signed && !sights.unreachable) {
+            if !grip.is_whole() {
+                return Ok(Named::Beyond(None));
+            }
             let stale = sights.links.iter().find(|link| link.set == hashed).map(|link| link.gfid);
             if let Err(error) = self.relink(ctx, lookup, stale, hashed, set, &found.iatt).await {
                 tracing::warn!(id = ctx.id, parent = %lookup.parent, name = ?lookup.name, %error, "no link file could be made");
@@ -172,7 +231,7 @@ impl Core {
         Ok(Named::File(set, found))
     }
 
-    /// It stayed as it was: link files without content are left over; contradictions are for a person.
+    /// Nobody is changing it: link files without content are left over; contradictions are for a person.
     async fn judge(&self, ctx: &Ctx, lookup: &Lookup, hashed: Option<usize>, mut sights: Sights) -> Result<Named> {
         if sights.files.is_empty() {
             for link in &sights.links {

@@ -2,14 +2,16 @@
 //!
 //! Reading order: `hash` and `layout` say where a name belongs; `lookup` what it leads to; `create`, `remove` and
 //! `rename` change names; `dirs` keeps the parts of a directory together; `linkto` makes the link files; `readdir`
-//! makes one listing of many; `inode` sends the rest to where the file is.
+//! makes one listing of many; `hold` makes one step of many; `inode` sends the rest to where the file is.
 //!
-//! Invariant: distribute has no locks and no state that is not asked for again. Where several subvolumes must change, the
-//! subvolume that the name belongs to decides, and every state in between is one that `lookup` understands.
+//! Invariant: distribute has no state that is not asked for again. Where several subvolumes must change, their directories
+//! are held still (`hold`), the subvolume that the name belongs to decides, and every state in between is one that
+//! `lookup` understands, in case the client dies there.
 
 mod create;
 mod dirs;
 pub mod hash;
+mod hold;
 mod inode;
 pub mod layout;
 mod linkto;
@@ -36,6 +38,7 @@ use crate::reply::{Reply, Waiting};
 use crate::types::{Fd, Gfid};
 use crate::xlator::{Health, Subvol, Xlator};
 
+use hold::Locks;
 use memory::Memory;
 use sets::Sets;
 use space::Fullness;
@@ -67,6 +70,7 @@ pub struct Distribute {
 struct Core {
     sets: Sets,
     memory: Memory,
+    locks: Locks,
     /// Read once from the root.
     commit: OnceCell<u32>,
     space: Fullness,
@@ -80,7 +84,13 @@ impl Distribute {
         let (sender, health) = watch::channel(together(&receivers));
         let watcher = tokio::spawn(watch_all(receivers, sender)).abort_handle();
         let space = Fullness::new(subvols.len(), options.free_percent_min);
-        let core = Core { sets: Sets::new(subvols), memory: Memory::new(), commit: OnceCell::new(), space };
+        let core = Core {
+            sets: Sets::new(subvols),
+            memory: Memory::new(),
+            locks: Locks::new(),
+            commit: OnceCell::new(),
+            space,
+        };
         Arc::new(Self { name: name.into(), core: Arc::new(core), health, watcher })
     }
 }

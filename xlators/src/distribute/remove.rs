@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use crate::ctx::Ctx;
 use crate::distribute::Core;
+use crate::distribute::hold::{Attempt, FENCES_MAX, Grip, Hold, Reach};
 use crate::distribute::layout::Layout;
-use crate::distribute::linkto::looks_like_link;
 use crate::distribute::lookup::Named;
 use crate::distribute::memory::Hint;
 use crate::distribute::merge;
@@ -22,16 +22,23 @@ use crate::types::{AttrMask, Gfid, Kind};
 impl Core {
     /// One fop, where the content is where the name belongs.
     pub(super) async fn unlink(self: &Arc<Self>, ctx: &Ctx, unlink: Unlink) -> Result<Removed> {
-        if matches!(unlink.only, Only::LinkFile(_)) {
-            return Err(Errno::INVAL.into());
+        match unlink.only {
+            Only::LinkFile(_) | Only::Content => return Err(Errno::INVAL.into()),
+            Only::Gfid(_) => return self.unlink_sought(ctx, unlink).await,
+            Only::Any => {}
         }
         let layout = self.layout(ctx, unlink.parent).await?;
         let hashed = layout.set_of(unlink.name.as_bytes());
         let linked = self.memory.hint(unlink.parent, &unlink.name) == Some(Hint::Linked);
         let Some(hashed) = hashed.filter(|_| !linked) else { return self.unlink_sought(ctx, unlink).await };
-        match self.sets.ask(ctx, hashed, unlink.clone()).await {
-            Ok(removed) if looks_like_link(&removed.iatt) => self.unlink_linked(ctx, unlink, hashed, removed).await,
+        let one_fop = Unlink { only: Only::Content, ..unlink.clone() };
+        let shared = self.locks.share(ctx, unlink.parent).await?;
+        let removed = self.sets.ask(ctx, hashed, one_fop).await;
+        drop(shared);
+        match removed {
             Ok(removed) => Ok(Removed { parent: merge::shown(removed.parent), ..removed }),
+            // It is a link file.
+            Err(FopError::Refused(Errno::BUSY)) => self.unlink_sought(ctx, unlink).await,
             Err(error) if is_absent(error) && !layout.is_committed(self.volume_commit(ctx).await?) => {
                 self.unlink_sought(ctx, unlink).await
             }
@@ -39,61 +46,54 @@ impl Core {
         }
     }
 
-    /// What was removed may have been a link file that nobody knew of: then its content must go, too.
-    async fn unlink_linked(
-        self: &Arc<Self>,
-        ctx: &Ctx,
-        unlink: Unlink,
-        hashed: usize,
-        removed: Removed,
-    ) -> Result<Removed> {
+    /// Look where the content is, then remove it, then its link file, while the directory stands still.
+    async fn unlink_sought(self: &Arc<Self>, ctx: &Ctx, unlink: Unlink) -> Result<Removed> {
         self.to_the_end(ctx, async move |core, ctx| {
-            let at = Lookup { parent: unlink.parent, name: unlink.name.clone() };
-            let gfid = removed.iatt.gfid;
-            for (set, answer) in core.sets.ask_some(&as_ourselves(&ctx), core.sets.others(hashed), &at).await {
-                let found = match answer {
-                    Ok(Looked { found, .. }) => found,
-                    Err(error) if is_absent(error) => None,
+            let layout = core.layout(&ctx, unlink.parent).await?;
+            let hashed = layout.set_of(unlink.name.as_bytes());
+            let mut reach = Reach::of(core.sets.all().filter(|&set| hashed.is_none_or(|hashed| hashed == set)));
+            let mut fences = 0;
+            loop {
+                let hold = core.hold(&ctx, &[unlink.parent], &reach).await?;
+                match core.unlink_held(&hold, &unlink).await {
+                    Ok(Attempt::Done(removed)) => return Ok(removed),
+                    Ok(Attempt::Beyond(more)) => reach = reach.wider(&core, more),
+                    Err(FopError::Fenced) if fences < FENCES_MAX => fences += 1,
                     Err(error) => return Err(error),
-                };
-                if found.is_some_and(|found| found.iatt.gfid == gfid && found.linkto.is_none()) {
-                    let content = core.sets.ask(&ctx, set, Unlink { only: Only::Gfid(gfid), ..unlink }).await?;
-                    return Ok(joined(content, &removed));
                 }
             }
-            Ok(Removed { parent: merge::shown(removed.parent), ..removed })
         })
         .await
     }
 
-    /// Look where the content is, then remove it, then its link file.
-    async fn unlink_sought(self: &Arc<Self>, ctx: &Ctx, unlink: Unlink) -> Result<Removed> {
-        self.to_the_end(ctx, async move |core, ctx| {
-            let at = Lookup { parent: unlink.parent, name: unlink.name.clone() };
-            let resolved = core.resolve(&ctx, &at).await?;
-            let (set, found) = match resolved.named {
-                Named::Absent(_) => return Err(Errno::NOENT.into()),
-                Named::Directory(_) => return Err(Errno::ISDIR.into()),
-                Named::File(set, found) => (set, found),
-            };
-            let gfid = found.iatt.gfid;
-            if matches!(unlink.only, Only::Gfid(only) if only != gfid) {
-                return Err(Errno::STALE.into());
+    async fn unlink_held(&self, hold: &Hold<'_>, unlink: &Unlink) -> Result<Attempt<Removed>> {
+        let at = Lookup { parent: unlink.parent, name: unlink.name.clone() };
+        let resolved = self.resolve(&hold.ctx, &at, Grip::Held(hold)).await?;
+        let (set, found) = match resolved.named {
+            Named::Absent(_) => return Err(Errno::NOENT.into()),
+            Named::Directory(_) => return Err(Errno::ISDIR.into()),
+            Named::File(set, found) => (set, found),
+            Named::Beyond(more) => return Ok(Attempt::Beyond(more)),
+        };
+        let gfid = found.iatt.gfid;
+        if matches!(unlink.only, Only::Gfid(only) if only != gfid) {
+            return Err(Errno::STALE.into());
+        }
+        self.memory.drop_hint(at.parent, &at.name);
+        let content = Unlink { only: Only::Gfid(gfid), ..unlink.clone() };
+        let content = self.sets.ask(&hold.ctx, set, content).await?;
+        let Some(hashed) = resolved.hashed.filter(|&hashed| hashed != set) else {
+            return Ok(Attempt::Done(Removed { parent: merge::shown(content.parent), ..content }));
+        };
+        let link = Unlink { only: Only::LinkFile(gfid), ..unlink.clone() };
+        match self.sets.ask(&as_ourselves(&hold.ctx), hashed, link).await {
+            Ok(link) => Ok(Attempt::Done(joined(content, &link))),
+            // The file is gone. A link file that leads nowhere is cleared away by whoever meets it.
+            Err(error) => {
+                tracing::info!(id = hold.ctx.id, parent = %at.parent, name = ?at.name, %error, "a link file stays");
+                Ok(Attempt::Done(Removed { parent: merge::shown(content.parent), ..content }))
             }
-            core.memory.drop_hint(at.parent, &at.name);
-            let content = core.sets.ask(&ctx, set, Unlink { only: Only::Gfid(gfid), ..unlink.clone() }).await?;
-            let Some(hashed) = resolved.hashed.filter(|&hashed| hashed != set) else {
-                return Ok(Removed { parent: merge::shown(content.parent), ..content });
-            };
-            match core.sets.ask(&ctx, hashed, Unlink { only: Only::LinkFile(gfid), ..unlink }).await {
-                Ok(link) => Ok(joined(content, &link)),
-                Err(FopError::Refused(Errno::NOENT | Errno::STALE | Errno::BUSY)) => {
-                    Ok(Removed { parent: merge::shown(content.parent), ..content })
-                }
-                Err(error) => Err(error),
-            }
-        })
-        .await
+        }
     }
 }
 
@@ -151,8 +151,9 @@ impl Core {
         if let Some(Hint::Directory(gfid)) = self.memory.hint(at.parent, &at.name) {
             return Ok(gfid);
         }
-        match self.resolve(ctx, at).await?.named {
+        match self.look(ctx, at).await?.named {
             Named::Directory(found) => Ok(found.iatt.gfid),
+            Named::Beyond(_) => Err(FopError::Fenced),
             Named::File(..) => Err(Errno::NOTDIR.into()),
             Named::Absent(_) => Err(Errno::NOENT.into()),
         }

@@ -3,12 +3,16 @@
 //! The content of a file never moves. What moves at one instant is the name on the subvolume where the new name belongs:
 //! either the content itself, or a link file that was put there, invisibly, under the old name. At no time does neither
 //! name lead to the file, nor the new name to nothing.
+//!
+//! Both directories are held still meanwhile on every subvolume that has a part in it, so that for everybody else all of it
+//! is one step. Only a client that dies in the middle leaves steps to be seen: both names may then lead to the file.
 
 use std::sync::Arc;
 
 use crate::ctx::Ctx;
 use crate::distribute::Core;
-use crate::distribute::create::Linked;
+use crate::distribute::create::Leftover;
+use crate::distribute::hold::{Attempt, FENCES_MAX, Grip, Hold, Reach};
 use crate::distribute::layout::Layout;
 use crate::distribute::linkto::Owner;
 use crate::distribute::lookup::Named;
@@ -28,9 +32,35 @@ struct Held {
     iatt: Iatt,
 }
 
-/// How often a rename is tried while others rename onto the same name: each time one of them succeeds, so more tries
-/// than clients that a name ever has.
-const ATTEMPTS_MAX: usize = 32;
+/// How far a rename had come when its leases were lost.
+#[derive(Clone, Copy, Debug)]
+enum Past {
+    Nothing,
+    /// This inode may have the new name.
+    Begun(Gfid),
+    /// It has.
+    Done(Gfid),
+}
+
+impl Past {
+    fn gfid(self) -> Option<Gfid> {
+        match self {
+            Self::Nothing => None,
+            Self::Begun(gfid) | Self::Done(gfid) => Some(gfid),
+        }
+    }
+}
+
+/// A rename under way.
+#[derive(Debug)]
+struct Moving<'a> {
+    rename: &'a Rename,
+    from_hashed: usize,
+    to_hashed: usize,
+    past: Past,
+    /// Content that had the new name and goes last.
+    victim: Option<(usize, Gfid)>,
+}
 
 /// The new name: where it belongs, and the file that has it.
 #[derive(Clone, Debug)]
@@ -42,54 +72,116 @@ struct Destination {
 
 impl Core {
     pub(super) async fn rename(self: &Arc<Self>, ctx: &Ctx, rename: Rename) -> Result<Renamed> {
-        self.to_the_end(ctx, async move |core, ctx| core.rename_until_it_holds(&ctx, rename).await).await
+        self.to_the_end(ctx, async move |core, ctx| core.rename_with_holds(&ctx, &rename).await).await
     }
 
-    /// Looks at both names and renames, again when one of them became another's in between: what was prepared for the
-    /// attempt has been taken back by then.
-    async fn rename_until_it_holds(&self, ctx: &Ctx, rename: Rename) -> Result<Renamed> {
-        for _ in 1..ATTEMPTS_MAX {
-            match self.rename_any(ctx, rename.clone()).await {
-                Err(FopError::Refused(Errno::EXIST | Errno::STALE)) if rename.replace == Replace::Yes => {}
-                answer => return answer,
+    /// Holds the directories where the names belong, and where what they lead to is, and renames.
+    async fn rename_with_holds(&self, ctx: &Ctx, rename: &Rename) -> Result<Renamed> {
+        let from_hashed = self.set_for_new(ctx, &source(rename)).await?;
+        let to_hashed = self.set_for_new(ctx, &destination(rename)).await?;
+        let mut moving = Moving { rename, from_hashed, to_hashed, past: Past::Nothing, victim: None };
+        let mut reach = Reach::of([from_hashed, to_hashed]);
+        let mut fences = 0;
+        loop {
+            let hold = self.hold(ctx, &[rename.from_parent, rename.to_parent], &reach).await?;
+            let attempt = self.rename_held(&hold, &mut moving).await;
+            drop(hold);
+            match attempt {
+                Ok(Attempt::Done(Some(renamed))) => return Ok(renamed),
+                Ok(Attempt::Done(None)) => return self.renamed_already(ctx, rename).await,
+                Ok(Attempt::Beyond(more)) => reach = reach.wider(self, more),
+                Err(FopError::Fenced) if fences < FENCES_MAX => fences += 1,
+                Err(error) => return Err(error),
             }
         }
-        self.rename_any(ctx, rename).await
     }
 
-    async fn rename_any(&self, ctx: &Ctx, rename: Rename) -> Result<Renamed> {
-        let (from, to) = (source(&rename), destination(&rename));
-        let (left, right) = futures::try_join!(self.resolve(ctx, &from), self.resolve(ctx, &to))?;
-        let exists = !matches!(right.named, Named::Absent(_));
+    /// `None`: nothing is to be done, or no longer.
+    async fn rename_held(&self, hold: &Hold<'_>, moving: &mut Moving<'_>) -> Result<Attempt<Option<Renamed>>> {
+        let (ctx, rename) = (&hold.ctx, moving.rename);
+        let (from, to) = (source(rename), destination(rename));
+        let left = self.resolve(ctx, &from, Grip::Held(hold)).await?.named;
+        let right = self.resolve(ctx, &to, Grip::Held(hold)).await?.named;
+        if let (Named::Beyond(more), _) | (_, Named::Beyond(more)) = (&left, &right) {
+            return Ok(Attempt::Beyond(*more));
+        }
+        if self.finish(ctx, moving, &left, &right).await? {
+            return Ok(Attempt::Done(None));
+        }
+        let exists = !matches!(right, Named::Absent(_));
         match rename.replace {
+            _ if matches!(left, Named::Absent(_)) => return Err(Errno::NOENT.into()),
             Replace::No if exists => return Err(Errno::EXIST.into()),
             Replace::Exchange if !exists => return Err(Errno::NOENT.into()),
             Replace::No | Replace::Exchange | Replace::Yes => {}
         }
-        let from_hashed = self.set_for_new(ctx, &from).await?;
-        let to_hashed = self.set_for_new(ctx, &to).await?;
-        let answer = match (left.named, right.named) {
-            (Named::Absent(_), _) => return Err(Errno::NOENT.into()),
+        self.memory.drop_hint(from.parent, &from.name);
+        self.memory.drop_hint(to.parent, &to.name);
+        let renamed = match (left, right) {
+            (Named::Absent(_) | Named::Beyond(_), _) => return Err(Errno::NOENT.into()),
             (Named::Directory(_), _) | (_, Named::Directory(_)) if rename.replace == Replace::Exchange => {
                 return Err(Errno::XDEV.into());
             }
             (Named::Directory(_), Named::File(..)) => return Err(Errno::NOTDIR.into()),
             (Named::File(..), Named::Directory(_)) => return Err(Errno::ISDIR.into()),
             (Named::Directory(moved), Named::Directory(victim)) => {
-                self.rename_directory(ctx, &rename, to_hashed, &moved, Some(&victim)).await
+                self.rename_directory(ctx, rename, moving.to_hashed, &moved, Some(&victim)).await?
             }
-            (Named::Directory(moved), Named::Absent(_)) => {
-                self.rename_directory(ctx, &rename, to_hashed, &moved, None).await
-            }
+            (Named::Directory(moved), _) => self.rename_directory(ctx, rename, moving.to_hashed, &moved, None).await?,
             (Named::File(cached, found), taken) => {
-                let held = Held { hashed: from_hashed, cached, iatt: found.iatt };
+                let held = Held { hashed: moving.from_hashed, cached, iatt: found.iatt };
                 let taken = if let Named::File(set, found) = taken { Some((set, found.iatt)) } else { None };
-                self.rename_file(ctx, &rename, &held, &Destination { hashed: to_hashed, taken }).await
+                if taken.is_some_and(|(_, iatt)| iatt.gfid == held.iatt.gfid) {
+                    // Both names lead to one inode: POSIX has nothing happen.
+                    return Ok(Attempt::Done(None));
+                }
+                self.rename_file(ctx, moving, &held, &Destination { hashed: moving.to_hashed, taken }).await?
             }
         };
-        self.memory.drop_hint(from.parent, &from.name);
-        self.memory.drop_hint(to.parent, &to.name);
-        answer
+        Ok(Attempt::Done(Some(renamed)))
+    }
+
+    /// Complete a rename whose leases were lost in the middle, if it has happened. Others may have had these names since.
+    async fn finish(&self, ctx: &Ctx, moving: &Moving<'_>, left: &Named, right: &Named) -> Result<bool> {
+        let Some(gfid) = moving.past.gfid() else { return Ok(false) };
+        let set_of = |named: &Named| match named {
+            Named::File(set, found) if found.iatt.gfid == gfid => Some(*set),
+            _ => None,
+        };
+        match (moving.past, set_of(left), set_of(right)) {
+            (_, Some(set), Some(_)) => {
+                self.unlink_content(ctx, &source(moving.rename), gfid, set, moving.rename).await?;
+                if set != moving.from_hashed {
+                    self.drop_link(ctx, &source(moving.rename), gfid, moving.from_hashed).await?;
+                }
+            }
+            (_, None, Some(_)) | (Past::Done(_), ..) => {}
+            _ => return Ok(false),
+        }
+        let named = |victim: Gfid| matches!(right, Named::File(_, found) if found.iatt.gfid == victim);
+        if let Some((set, victim)) = moving.victim.filter(|&(_, victim)| !named(victim)) {
+            match self.unlink_content(ctx, &destination(moving.rename), victim, set, moving.rename).await {
+                Err(error) if !is_absent(error) => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(true)
+    }
+
+    /// The answer where nothing was to be done.
+    async fn renamed_already(&self, ctx: &Ctx, rename: &Rename) -> Result<Renamed> {
+        let view = async |gfid| {
+            let fop = crate::fop::Fop::Getattr(Getattr { gfid, fd: None, exact: AttrMask::empty() });
+            match self.on_inode(ctx, gfid, None, fop).await? {
+                crate::reply::Reply::Getattr(Found { iatt, .. }) => Ok::<Iatt, FopError>(iatt),
+                _ => Err(Errno::IO.into()),
+            }
+        };
+        let (from_parent, to_parent) = (view(rename.from_parent).await?, view(rename.to_parent).await?);
+        let found = self.lookup(ctx, destination(rename)).await?.found;
+        // Somebody may have moved it on since.
+        let iatt = found.map_or(to_parent, |found| found.iatt);
+        Ok(Renamed { iatt, replaced: None, from_parent, to_parent })
     }
 }
 
@@ -103,22 +195,24 @@ fn destination(rename: &Rename) -> Lookup {
 
 // Files.
 impl Core {
-    async fn rename_file(&self, ctx: &Ctx, rename: &Rename, held: &Held, to: &Destination) -> Result<Renamed> {
-        if to.taken.is_some_and(|(_, iatt)| iatt.gfid == held.iatt.gfid) {
-            return self.rename_to_itself(ctx, rename, held).await;
-        }
+    async fn rename_file(&self, ctx: &Ctx, moving: &mut Moving<'_>, held: &Held, to: &Destination) -> Result<Renamed> {
+        let rename = moving.rename;
         if rename.replace == Replace::Exchange {
             return self.exchange(ctx, rename, held, to).await;
         }
+        let beside = to.taken.filter(|&(set, _)| set != to.hashed && set != held.cached);
+        moving.victim = beside.map(|(set, iatt)| (set, iatt.gfid));
+        moving.past = Past::Begun(held.iatt.gfid);
         let mut renamed = if to.hashed == held.cached {
             // The name on the content is the name that decides.
             let renamed = self.sets.ask(ctx, held.cached, rename.clone()).await?;
+            moving.past = Past::Done(held.iatt.gfid);
             self.drop_old_link(ctx, rename, held, &[held.cached]).await;
             renamed
         } else if to.taken.is_some_and(|(set, _)| set == held.cached) {
-            self.rename_over_neighbour(ctx, rename, held, to).await?
+            self.rename_over_neighbour(ctx, moving, held, to).await?
         } else {
-            self.rename_by_link(ctx, rename, held, to).await?
+            self.rename_by_link(ctx, moving, held, to).await?
         };
         if to.hashed != held.cached {
             self.memory.set_hint(rename.to_parent, &rename.to_name, Hint::Linked);
@@ -127,19 +221,6 @@ impl Core {
         renamed.to_parent = merge::shown(renamed.to_parent);
         renamed.replaced = self.drop_replaced(ctx, rename, held, to, renamed.replaced).await?;
         Ok(renamed)
-    }
-
-    /// Both names lead to one inode: POSIX has nothing happen.
-    async fn rename_to_itself(&self, ctx: &Ctx, rename: &Rename, held: &Held) -> Result<Renamed> {
-        let view = async |gfid| {
-            let fop = crate::fop::Fop::Getattr(Getattr { gfid, fd: None, exact: AttrMask::empty() });
-            match self.on_inode(ctx, gfid, None, fop).await? {
-                crate::reply::Reply::Getattr(Found { iatt, .. }) => Ok::<Iatt, FopError>(iatt),
-                _ => Err(Errno::IO.into()),
-            }
-        };
-        let (from_parent, to_parent) = (view(rename.from_parent).await?, view(rename.to_parent).await?);
-        Ok(Renamed { iatt: held.iatt, replaced: None, from_parent, to_parent })
     }
 
     /// Two files change places at one instant only where one subvolume has both names and both contents.
@@ -159,10 +240,11 @@ impl Core {
     async fn rename_over_neighbour(
         &self,
         ctx: &Ctx,
-        rename: &Rename,
+        moving: &mut Moving<'_>,
         held: &Held,
         to: &Destination,
     ) -> Result<Renamed> {
+        let rename = moving.rename;
         self.prepare_link(ctx, rename, held, to).await?;
         let renamed = match self.sets.ask(ctx, held.cached, rename.clone()).await {
             Ok(renamed) => renamed,
@@ -171,41 +253,56 @@ impl Core {
                 return Err(error);
             }
         };
+        moving.past = Past::Done(held.iatt.gfid);
         self.switch_link(ctx, rename, to).await?;
-        // Who met the new content before that may have mended the link file. Then the old name of the link file, which
-        // is another name of the same inode, has not moved.
+        // An old link file may be another name of the inode that the new one is: then nothing has moved.
         self.drop_link(ctx, &source(rename), held.iatt.gfid, to.hashed).await?;
         self.drop_old_link(ctx, rename, held, &[held.cached, to.hashed]).await;
         Ok(renamed)
     }
 
     /// The content gets the new name beside the old one; then the link file switches; then the old name goes.
-    async fn rename_by_link(&self, ctx: &Ctx, rename: &Rename, held: &Held, to: &Destination) -> Result<Renamed> {
-        let gfid = held.iatt.gfid;
+    async fn rename_by_link(
+        &self,
+        ctx: &Ctx,
+        moving: &mut Moving<'_>,
+        held: &Held,
+        to: &Destination,
+    ) -> Result<Renamed> {
+        let (rename, gfid) = (moving.rename, held.iatt.gfid);
         let (from, new) = (source(rename), destination(rename));
         self.prepare_link(ctx, rename, held, to).await?;
         let link = Link { gfid, parent: new.parent, name: new.name.clone(), when: rename.when };
-        let linked = self.link_content(ctx, &new, held.cached, link).await;
-        let switched = match linked {
-            Ok(_) => self.switch_link(ctx, rename, to).await,
-            Err(error) => Err(error),
-        };
-        let switched = match switched {
+        let leftover = if rename.replace == Replace::Yes { Leftover::Replaced } else { Leftover::Cleared };
+        if let Err(error) = self.name_content(ctx, &new, held.cached, link, leftover).await {
+            self.take_back_link(ctx, rename, held, to).await;
+            return Err(error);
+        }
+        let switched = match self.switch_link(ctx, rename, to).await {
             Ok(switched) => switched,
             Err(error) => {
                 // Without an answer the switch may have happened: then the new name must keep its content.
                 if error != FopError::Unreachable {
-                    if matches!(linked, Ok(Linked::Now(_))) {
-                        self.take_back_name(ctx, rename, held).await;
-                    }
+                    self.take_back_name(ctx, rename, held).await;
                     self.take_back_link(ctx, rename, held, to).await;
                 }
                 return Err(error);
             }
         };
-        let removed = self.unlink_content(ctx, &from, gfid, held.cached, rename).await?;
+        moving.past = Past::Done(gfid);
+        let removed = match self.unlink_content(ctx, &from, gfid, held.cached, rename).await {
+            Err(error) if is_absent(error) => None,
+            removed => Some(removed?),
+        };
         self.drop_old_link(ctx, rename, held, &[held.cached, to.hashed]).await;
-        Ok(Renamed { iatt: removed.iatt, from_parent: merge::iatts(removed.parent, &switched.from_parent), ..switched })
+        Ok(match removed {
+            Some(removed) => Renamed {
+                iatt: removed.iatt,
+                from_parent: merge::iatts(removed.parent, &switched.from_parent),
+                ..switched
+            },
+            None => Renamed { iatt: held.iatt, ..switched },
+        })
     }
 
     async fn unlink_content(
@@ -240,13 +337,10 @@ impl Core {
         }
     }
 
-    /// The content loses the new name, but only while it has the old one: another client may have moved it there.
+    /// The content loses the new name.
     async fn take_back_name(&self, ctx: &Ctx, rename: &Rename, held: &Held) {
         let gfid = held.iatt.gfid;
-        let old = self.sets.ask(ctx, held.cached, source(rename)).await;
-        if old.is_ok_and(|looked| looked.found.is_some_and(|found| found.iatt.gfid == gfid))
-            && let Err(error) = self.unlink_content(ctx, &destination(rename), gfid, held.cached, rename).await
-        {
+        if let Err(error) = self.unlink_content(ctx, &destination(rename), gfid, held.cached, rename).await {
             tracing::warn!(id = ctx.id, %gfid, %error, "the new name of a rename that failed stays");
         }
     }

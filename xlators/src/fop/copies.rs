@@ -8,6 +8,9 @@ use crate::types::{Epoch, Gfid, LeaseMode, Pending};
 pub const LEASE_OBJECTS_MAX: usize = 1024;
 
 /// Ask for leases. Which of them the brick cannot grant at once it recalls from their holders.
+///
+/// Sent to a replica set: hold them all until they are given back with `Unlease`. Fops whose context says that they
+/// are [`Held`](crate::ctx::Turn::Held) run under them although others want them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Lease {

@@ -132,7 +132,7 @@ impl Leases {
         let names: SmallVec<[(Gfid, &Name, Option<Gfid>); 2]> = match fop {
             Fop::Unlink(Unlink { parent, name, only, .. }) => {
                 let known = match only {
-                    Only::Any => None,
+                    Only::Any | Only::Content => None,
                     Only::Gfid(gfid) | Only::LinkFile(gfid) => Some(*gfid),
                 };
                 smallvec::smallvec![(*parent, name, known)]

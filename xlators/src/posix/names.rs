@@ -25,6 +25,11 @@ use crate::types::{Cover, Gfid, Name, Time};
 /// To free a larger file takes so long that nobody may wait for it on a thread that serves.
 const LARGE_BYTES: i64 = 64 << 20;
 
+fn is_link_file(at: At<'_>, stat: &Stat) -> Result<bool, Errno> {
+    let looks_like_one = FileType::from_raw_mode(stat.st_mode).is_file() && stat.st_mode & 0o7777 == LINK_FILE_MODE;
+    Ok(looks_like_one && read_linkto(at)?.is_some())
+}
+
 impl Store {
     /// Give an inode another name.
     pub(super) fn link(&self, ctx: &Ctx, fop: &Link) -> Result<Made> {
@@ -116,13 +121,11 @@ impl Store {
             Only::Gfid(meant) if meant == gfid => Ok(()),
             Only::Gfid(_) => Err(Errno::STALE),
             Only::LinkFile(meant) => {
-                let link_file = meant == gfid
-                    && FileType::from_raw_mode(stat.st_mode).is_file()
-                    && stat.st_mode & 0o7777 == LINK_FILE_MODE
-                    && !self.files.is_open(gfid)
-                    && read_linkto(at)?.is_some();
+                let link_file = meant == gfid && is_link_file(at, stat)? && !self.files.is_open(gfid);
                 if link_file { Ok(()) } else { Err(Errno::BUSY) }
             }
+            Only::Content if is_link_file(at, stat)? => Err(Errno::BUSY),
+            Only::Content => Ok(()),
         }
     }
 

@@ -8,6 +8,7 @@ use tokio::sync::futures::OwnedNotified;
 
 use super::copies::CopySet;
 use super::pending::Accused;
+use super::quorum::Rule;
 use crate::types::{Epoch, LeaseMode};
 
 /// What one copy granted, and what was done there since.
@@ -37,6 +38,10 @@ pub(super) struct Entry {
     pub(super) blamed: Accused,
     /// Fops that run under it.
     pub(super) pins: u32,
+    /// Pins that last over several fops.
+    pub(super) held: u32,
+    /// It was lost while it was held so: another client may have had it.
+    pub(super) lost: bool,
     /// Somebody wants it (or it is to leave the cache): what may stay is less than this.
     pub(super) recalled: Option<LeaseMode>,
     /// A recall came since it began to be given back, perhaps for a grant that came since, too.
@@ -64,6 +69,8 @@ impl Entry {
             accused: Accused::default(),
             blamed: Accused::default(),
             pins: 0,
+            held: 0,
+            lost: false,
             recalled: None,
             recalled_again: false,
             asking: false,
@@ -78,6 +85,11 @@ impl Entry {
 
     pub(super) fn holding(&self, mode: LeaseMode) -> CopySet {
         self.at.iter().enumerate().filter(|(_, at)| at.covers(mode)).map(|(copy, _)| copy).collect()
+    }
+
+    /// A grant was lost. Where a quorum still vouches for the lease, nobody else can have had it.
+    pub(super) fn note_lost(&mut self, rule: &Rule) {
+        self.lost |= self.held > 0 && !rule.holds(self.holding(LeaseMode::Exclusive));
     }
 
     pub(super) fn wait(&mut self) -> OwnedNotified {

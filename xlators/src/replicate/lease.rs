@@ -146,7 +146,11 @@ impl Cache {
     pub(super) fn want(&self, gfid: Gfid, mode: LeaseMode, up: CopySet, turn: Turn) -> Wanted {
         self.with_new(gfid, |entry| {
             let holding = entry.holding(mode).and(up);
-            if holding == up && (entry.recalled.is_none() || turn == Turn::Last) {
+            let held = turn == Turn::Held && entry.held > 0;
+            if held && (entry.lost || entry.recalled.is_some() && holding != up) {
+                return Wanted::Gone;
+            }
+            if holding == up && (entry.recalled.is_none() || turn == Turn::Last || held) {
                 return Wanted::Pinned(self.pin(gfid, entry, mode));
             }
             if entry.recalled.is_some() {
@@ -310,6 +314,25 @@ impl Cache {
         }
     }
 
+    /// The pin lasts until `release`, instead of for one fop.
+    pub(super) fn hold(&self, pin: &Pin) {
+        self.with(pin.gfid, |entry| entry.held += 1);
+    }
+
+    /// A pin that lasted has ended. Who releases what he does not hold releases nothing.
+    pub(super) fn release(&self, gfid: Gfid) {
+        self.with(gfid, |entry| {
+            if entry.held == 0 {
+                return;
+            }
+            (entry.held, entry.pins) = (entry.held - 1, entry.pins - 1);
+            entry.lost &= entry.held > 0;
+            if entry.pins == 0 && entry.recalled.is_some() {
+                entry.wake();
+            }
+        });
+    }
+
     /// A copy no longer knows this grant.
     pub(super) fn fenced(&self, gfid: Gfid, copy: usize, epoch: Option<Epoch>) {
         self.with(gfid, |entry| {
@@ -317,6 +340,7 @@ impl Cache {
             if at.grant.map(|(e, _)| e) == epoch {
                 *at = AtCopy::default();
             }
+            entry.note_lost(&self.rule);
         });
     }
 
@@ -356,6 +380,7 @@ impl Cache {
         for shard in &self.shards {
             for (_, entry) in shard.lock().iter_mut() {
                 entry.at[copy] = AtCopy::default();
+                entry.note_lost(&self.rule);
                 entry.wake();
             }
         }

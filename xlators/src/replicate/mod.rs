@@ -26,6 +26,7 @@ mod quorum;
 mod read;
 mod relock;
 mod spread;
+mod steps;
 mod transaction;
 mod verdict;
 

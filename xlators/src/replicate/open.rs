@@ -28,7 +28,12 @@ impl Replicate {
                 self.give_all_back().await;
                 Ok(Reply::Unlease(Done))
             }
-            // Leases and marks are this layer's own business with its copies.
+            Fop::Lease(lease) => self.hold(ctx, &lease).await,
+            Fop::Unlease(unlease) => {
+                self.release(&unlease);
+                Ok(Reply::Unlease(Done))
+            }
+            // Marks are this layer's own business with its copies.
             _ => Err(FopError::Refused(Errno::OPNOTSUPP)),
         }
     }

@@ -152,8 +152,9 @@ fn a_link_file_has_its_mode_and_its_nul() {
     assert_eq!(brick.xattrs(&brick.path("x"))["trusted.glusterfs.dht.linkto"], b"gv1-replicate-1\0");
     assert_eq!(brick.lookup(ROOT, "x").unwrap().linkto.unwrap(), "gv1-replicate-1");
     let gfid = made.iatt.gfid;
-    let only = Only::LinkFile(gfid);
-    brick.ask(Unlink { parent: ROOT, name: name("x"), only, when: at(1) }).unwrap();
+    let unlink = |only| Unlink { parent: ROOT, name: name("x"), only, when: at(1) };
+    assert_eq!(refused(brick.ask(unlink(Only::Content))), Errno::BUSY);
+    brick.ask(unlink(Only::LinkFile(gfid))).unwrap();
     let gfid = brick.create(ROOT, "y", "data").iatt.gfid;
     let only = Only::LinkFile(gfid);
     assert_eq!(refused(brick.ask(Unlink { parent: ROOT, name: name("y"), only, when: at(1) })), Errno::BUSY);
