@@ -409,6 +409,37 @@ fn a_mount_that_dies_holds_no_lock() {
     });
 }
 
+/// A mount that was cut off, or slept, for longer than a lease term: another may have had its locks, so what locked through it
+/// fails, and what did not goes on.
+#[test]
+fn a_mount_that_slept_has_lost_its_locks_and_says_so() {
+    alone(3, |cluster, mounts| {
+        let mut other = Program::with(&mounts.there("f"));
+        let mut holder = Program::with(&mounts.here("f"));
+        holder.open("other", &mounts.here("f"), "rw");
+        holder.open("free", &mounts.here("free"), "rw");
+        for order in ["flock f exclusive", "set f write 0 0", "write f first"] {
+            holder.says(order, "ok");
+        }
+        cluster.signal_mount(0, Signal::STOP).unwrap();
+        for order in ["flock-wait f exclusive", "wait f write 0 0", "write f second", "flock f none", "set f none 0 0"]
+        {
+            other.says(order, "ok");
+        }
+        cluster.signal_mount(0, Signal::CONT).unwrap();
+        until("it notices", || holder.ask("write free text") == "ok");
+        holder.says("write f third", "EIO");
+        holder.says("read f", "EIO");
+        holder.says("read other", "ok");
+        assert_eq!(fs::read_to_string(mounts.there("f")).unwrap(), "second");
+        holder.says("close f", "ok");
+        holder.open("f", &mounts.here("f"), "rw");
+        holder.says("flock f exclusive", "ok");
+        holder.says("set f write 0 0", "ok");
+        other.says("flock f shared", "EAGAIN");
+    });
+}
+
 /// C113: bricks that are restarted one after the other, and all at once, never give a lock to two.
 #[test]
 fn bricks_that_restart_give_no_lock_to_two() {

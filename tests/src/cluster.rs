@@ -131,9 +131,17 @@ impl Cluster {
 
     /// SIGKILL for the process that serves a mount, and the mount out of the tree.
     pub fn kill_mount(&self, index: usize) -> Result<()> {
-        let name = if self.mounts.len() == 1 { "mount-1".to_owned() } else { format!("mount-{}", index + 1) };
-        kill_process(self.pid(&name)?, Signal::KILL).context("cannot kill a mount")?;
+        self.signal_mount(index, Signal::KILL)?;
         unmount(&self.mounts[index], UnmountFlags::DETACH).context("cannot take a dead mount away")
+    }
+
+    /// A signal for the process that serves a mount.
+    pub fn signal_mount(&self, index: usize, signal: Signal) -> Result<()> {
+        kill_process(self.mount_pid(index)?, signal).context("cannot signal a mount")
+    }
+
+    fn mount_pid(&self, index: usize) -> Result<Pid> {
+        self.pid(&format!("mount-{}", index + 1))
     }
 
     /// Start a killed brick again, with the command line it had.

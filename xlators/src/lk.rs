@@ -43,7 +43,7 @@ pub enum LkWhat {
 pub enum Claim {
     /// It is a new one. A brick that forgot its locks lets their holders come first.
     New,
-    /// The owner has it, and the brick forgot: good only as long as the brick gives it to nobody else.
+    /// The owner has it: good if the brick knows that, or forgot, and as yet gives locks to former holders only.
     Again,
     /// A quorum of the other copies has granted it.
     Vouched,

@@ -74,7 +74,9 @@ impl Locks {
     fn now(&self, ask: &Ask, what: LkWhat) -> Result<Lockable> {
         match what {
             LkWhat::Get(_) | LkWhat::Set(_, Claim::New) if self.in_grace() => Ok(Lockable::Grace),
-            LkWhat::Set(_, Claim::Again) if !self.in_grace() => Ok(Lockable::Late),
+            LkWhat::Set(mode, Claim::Again) if !self.in_grace() => {
+                Ok(if self.table.holds(ask, mode) { Lockable::Free } else { Lockable::Late })
+            }
             LkWhat::Get(mode) => Ok(self.table.conflict(ask, mode).unwrap_or(Lockable::Free)),
             LkWhat::Set(mode, _) => Ok(self.table.lock(ask, mode)?.unwrap_or(Lockable::Free)),
             LkWhat::Unlock => self.table.unlock(ask).map(|()| Lockable::Free).map_err(Into::into),

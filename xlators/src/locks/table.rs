@@ -78,6 +78,10 @@ impl File {
         others.filter_map(move |holding| Some((holding.ranges.conflict(span, mode)?, holding)))
     }
 
+    fn holding(&self, owner: Owner) -> Option<&Holding> {
+        self.holdings.iter().find(|holding| holding.owner == owner)
+    }
+
     fn is_free(&self, owner: Owner, span: Span, mode: LockMode) -> bool {
         self.in_the_way(owner, span, mode).next().is_none()
     }
@@ -229,6 +233,13 @@ impl Table {
     /// The lock that is in the way, by its place in the file.
     pub(super) fn conflict(&self, ask: &Ask, mode: LockMode) -> Option<Lockable> {
         self.state.lock().conflict(ask, mode)
+    }
+
+    /// Whether the owner has locked just this.
+    pub(super) fn holds(&self, ask: &Ask, mode: LockMode) -> bool {
+        let state = self.state.lock();
+        let holding = state.files.get(&ask.file()).and_then(|file| file.holding(ask.owner));
+        holding.is_some_and(|holding| holding.ranges.parts(ask.span).iter().all(|part| part.1 == Some(mode)))
     }
 
     /// Lock, or say who is in the way.

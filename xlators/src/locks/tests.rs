@@ -188,6 +188,9 @@ async fn a_brick_that_forgot_lets_former_holders_come_first() {
     assert_eq!(brick.lock(1, Write, 100, 100), FREE);
     assert_eq!(brick.now(12, LkWhat::Set(Write, Claim::Again), span(50, 50)), Ok(Lockable::Late));
     assert_eq!(brick.now(12, LkWhat::Set(Write, Claim::Vouched), span(50, 50)), FREE);
+    assert_eq!(brick.now(12, LkWhat::Set(Write, Claim::Again), span(50, 50)), FREE, "it is known to have it");
+    assert_eq!(brick.now(12, LkWhat::Set(Read, Claim::Again), span(50, 50)), Ok(Lockable::Late));
+    assert_eq!(brick.now(12, LkWhat::Set(Write, Claim::Again), span(50, 51)), Ok(Lockable::Late));
 }
 
 #[tokio::test]

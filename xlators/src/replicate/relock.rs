@@ -1,12 +1,14 @@
 //! Locks again at a copy that forgot us what programs hold, before the copy is used; and tells who lost a lock.
 //!
-//! As long as a quorum of the other copies knows of a lock, nobody else can have got it, and the copy is told again.
+//! As long as a quorum of the other copies knows of a lock, and says so now, nobody else can have got it, and the copy is
+//! told again.
 //! Else the copy takes it back only while it gives nothing new to anybody. If it does not, somebody else may have had
 //! the lock meanwhile: the open files through which it was taken fail from then on, and it is let go of everywhere.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures::future::join_all;
 use futures::{StreamExt, stream};
 use tokio::time::sleep;
 
@@ -75,7 +77,7 @@ impl Replicate {
     async fn lock_owner_again(&self, gfid: Gfid, owner: LockOwner, held: &mut Held, copy: usize) -> Kept {
         for _ in 0..ATTEMPTS {
             let life = self.life(copy);
-            let vouched = self.rule.holds(held.at(&self.lives()));
+            let vouched = self.is_vouched_for(gfid, owner, held).await;
             let claim = if vouched { Claim::Vouched } else { Claim::Again };
             match self.tell_again(gfid, owner, held, (copy, claim)).await {
                 Again::Told => {
@@ -90,6 +92,19 @@ impl Replicate {
         }
         tracing::warn!(set = self.name, %gfid, copy, "a copy keeps a lock for another that a quorum gave to us");
         Kept::Yes
+    }
+
+    /// A quorum says that the owner has its locks. What was noted is not enough: those sessions, too, may have ended.
+    async fn is_vouched_for(&self, gfid: Gfid, owner: LockOwner, held: &Held) -> bool {
+        let noted = held.at(&self.lives());
+        if !self.rule.holds(noted) {
+            return false;
+        }
+        let ask = |copy: usize| async move {
+            let told = self.tell_again(gfid, owner, held, (copy, Claim::Again)).await;
+            (told == Again::Told).then_some(copy)
+        };
+        self.rule.holds(join_all(noted.iter().map(ask)).await.into_iter().flatten().collect())
     }
 
     async fn tell_again(&self, gfid: Gfid, owner: LockOwner, held: &Held, (copy, claim): (usize, Claim)) -> Again {
