@@ -17,6 +17,8 @@ mod gluster;
 #[cfg(test)]
 mod leases;
 #[cfg(test)]
+mod locks;
+#[cfg(test)]
 mod memory;
 #[cfg(test)]
 mod mount;
