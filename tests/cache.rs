@@ -173,6 +173,30 @@ async fn attributes_under_a_lease_are_asked_for_once() {
     assert_eq!(one.getattr(gfid(FILE)).await.expect("there").iatt.size, 2);
 }
 
+#[tokio::test]
+async fn making_names_does_not_ask_for_the_directory_again_and_again() {
+    let set = Set::new(3, Quorum::Auto);
+    let (maker, other) = (set.caching_client(), set.caching_client());
+    maker.mkdir(Gfid::ROOT, "d", gfid(DIRECTORY)).await.expect("made");
+    maker.getattr(gfid(DIRECTORY)).await.expect("there");
+    set.take_log();
+    for number in 0..20 {
+        let text = number.to_string();
+        maker.create(gfid(DIRECTORY), &text, gfid(100 + number), "").await.expect("made");
+        maker.getattr(gfid(DIRECTORY)).await.expect("there");
+        let unlink =
+            Unlink { parent: gfid(DIRECTORY), name: name(&text), only: Only::Any, when: when(3 + number as i64) };
+        maker.send(unlink).await.expect("removed");
+        assert_eq!(maker.getattr(gfid(DIRECTORY)).await.expect("there").iatt.mtime, when(3 + number as i64));
+    }
+    let log = set.take_log();
+    assert_eq!((count(&log, "Getattr"), count(&log, "Lease")), (0, 0), "{log}");
+    let made = maker.send(attributes(DIRECTORY, Some(0o700))).await.expect("changed");
+    assert_eq!(other.getattr(gfid(DIRECTORY)).await.expect("there").iatt.mode, made.iatt.mode);
+    other.send(attributes(DIRECTORY, Some(0o711))).await.expect("changed");
+    assert_eq!(maker.getattr(gfid(DIRECTORY)).await.expect("there").iatt.mode, 0o711);
+}
+
 /// What a file should be like.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 struct Model {

@@ -10,11 +10,10 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use mortar_xlators::types::{Gfid, Iatt, Kind, Lacks};
+use mortar_xlators::types::{Gfid, Kind, Lacks};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::dir_attrs::{DirAttrs, Version};
 use super::transport::abi::ROOT_ID;
 
 /// How many recalls there had been when an answer was asked for, and how many changes of xattrs by this mount.
@@ -54,7 +53,6 @@ struct Table {
     by_gfid: HashMap<Gfid, u32, foldhash::fast::RandomState>,
     slots: Vec<Slot>,
     free: Vec<u32>,
-    dirs: DirAttrs,
 }
 
 /// The inode table.
@@ -119,8 +117,7 @@ impl Table {
 impl Inodes {
     /// A table that knows the root.
     pub(crate) fn new() -> Self {
-        let mut table =
-            Table { by_gfid: HashMap::default(), slots: Vec::new(), free: Vec::new(), dirs: DirAttrs::new() };
+        let mut table = Table { by_gfid: HashMap::default(), slots: Vec::new(), free: Vec::new() };
         let root = table.slot_of(Gfid::ROOT, Kind::Dir);
         assert_eq!(root, ROOT_SLOT, "the root is the first");
         table.slots[0].lookups = 1;
@@ -167,45 +164,18 @@ impl Inodes {
         }
         slot.cover(promise, if now == asked { at.lacks } else { Lacks::empty() });
         let nodeid = node_id(index, slot);
-        if promise == Promise::Now {
-            table.dirs.drop_one(at.gfid);
-        }
         (nodeid, promise)
     }
 
-    /// Notes anew whether the attributes of a known inode are covered, and keeps those of a directory that are.
-    pub(crate) fn refresh(&self, nodeid: u64, iatt: &Iatt, covered: Promise, asked: (Moment, Version)) -> Promise {
+    /// Notes anew whether the attributes of a known inode are covered, and which xattrs it has not.
+    pub(crate) fn refresh(&self, nodeid: u64, lacks: Lacks, covered: Promise, asked: Moment) -> Promise {
         let mut table = self.table.lock();
         let now = self.moment();
-        let promise = if now.recalls == asked.0.recalls { covered } else { Promise::Now };
+        let promise = if now.recalls == asked.recalls { covered } else { Promise::Now };
         if let Some(index) = table.find(nodeid) {
-            table.slots[index].cover(promise, if now == asked.0 { iatt.lacks } else { Lacks::empty() });
-            match promise {
-                Promise::Covered if iatt.kind == Kind::Dir => table.dirs.keep(iatt.gfid, asked.1, *iatt),
-                Promise::Covered => {}
-                Promise::Now => table.dirs.drop_one(iatt.gfid),
-            }
+            table.slots[index].cover(promise, if now == asked { lacks } else { Lacks::empty() });
         }
         promise
-    }
-
-    /// The attributes of a directory, if a lease covers them and they are here.
-    pub(crate) fn kept_dir(&self, nodeid: u64) -> Option<Iatt> {
-        let mut table = self.table.lock();
-        let slot = &table.slots[table.find(nodeid)?];
-        let (gfid, known) = (slot.gfid, slot.covered && slot.kind == Kind::Dir);
-        if known { table.dirs.get(gfid) } else { None }
-    }
-
-    /// Take this before asking for the attributes of an inode.
-    pub(crate) fn now(&self, gfid: Gfid) -> (Moment, Version) {
-        let mut table = self.table.lock();
-        (self.moment(), table.dirs.version(gfid))
-    }
-
-    /// A change to a directory is about to be sent. What the guard is not told, it counts as a failure.
-    pub(crate) fn change_dir(&self, gfid: Gfid) -> DirChange<'_> {
-        DirChange { inodes: self, gfid, begun: self.table.lock().dirs.begin(gfid), now: None }
     }
 
     /// Whether a lease of ours covers the inode: it can then not lose its last name behind our back.
@@ -257,7 +227,6 @@ impl Inodes {
         if slot.lookups == 0 {
             let gfid = slot.gfid;
             table.by_gfid.remove(&gfid);
-            table.dirs.drop_one(gfid);
             table.free.push(index as u32);
         }
     }
@@ -268,7 +237,6 @@ impl Inodes {
         self.recalls.fetch_add(1, Ordering::AcqRel);
         let mut known = Vec::with_capacity(gfids.len());
         for gfid in gfids {
-            table.dirs.drop_one(*gfid);
             if let Some(index) = table.by_gfid.get(gfid).copied() {
                 let slot = &mut table.slots[index as usize];
                 slot.cover(Promise::Now, Lacks::empty());
@@ -295,28 +263,6 @@ impl Inodes {
     pub(crate) fn clear_suspect(&self, nodeid: u64) -> bool {
         let mut table = self.table.lock();
         table.find(nodeid).is_some_and(|index| std::mem::take(&mut table.slots[index].suspect))
-    }
-}
-
-/// A change to a directory that has not been answered.
-#[derive(Debug)]
-pub(crate) struct DirChange<'a> {
-    inodes: &'a Inodes,
-    gfid: Gfid,
-    begun: Version,
-    now: Option<Iatt>,
-}
-
-impl DirChange<'_> {
-    /// It worked, and touched no more of the directory than its times and its size.
-    pub(crate) fn done(mut self, now: Iatt) {
-        self.now = Some(now);
-    }
-}
-
-impl Drop for DirChange<'_> {
-    fn drop(&mut self) {
-        self.inodes.table.lock().dirs.end(self.gfid, self.begun, self.now.as_ref());
     }
 }
 

@@ -6,7 +6,6 @@
 
 mod cache;
 mod convert;
-mod dir_attrs;
 mod dirs;
 mod files;
 mod inodes;

@@ -41,7 +41,6 @@ impl Server {
             Op::Unlink { name } => self.unlink(ctx, gfid, Name::new(name)?).await,
             Op::Rmdir { name } => {
                 let when = (self.sources.clock)();
-                let _links_too = self.cache.inodes.change_dir(gfid);
                 self.send(ctx, Rmdir { parent: gfid, name: Name::new(name)?, when }).await?;
                 Ok(Answer::Empty)
             }
@@ -103,9 +102,7 @@ impl Server {
         }
         let birth = self.birth(ctx, Asked { mode: 0o777, umask: 0 });
         let asked = self.cache.inodes.moment();
-        let change = self.cache.inodes.change_dir(parent);
         let made = self.send(ctx, Symlink { parent, name, birth, target: target.into() }).await?;
-        change.done(made.parent);
         Ok(Answer::Entry(self.made(parent, &made, asked)))
     }
 
@@ -114,9 +111,7 @@ impl Server {
         let birth = self.birth(ctx, how);
         let asked = self.cache.inodes.moment();
         let make = Mknod { parent, name, birth, kind, rdev: u64::from(rdev), linkto: None };
-        let change = self.cache.inodes.change_dir(parent);
         let made = self.send(ctx, make).await?;
-        change.done(made.parent);
         Ok(Answer::Entry(self.made(parent, &made, asked)))
     }
 
@@ -124,7 +119,6 @@ impl Server {
         let birth = self.birth(ctx, how);
         let asked = self.cache.inodes.moment();
         let make = Mkdir { parent, name, birth, layout: None, mds: false, lease: true };
-        let _links_too = self.cache.inodes.change_dir(parent);
         let made = self.send(ctx, make).await?;
         Ok(Answer::Entry(self.made(parent, &made, asked)))
     }
@@ -133,9 +127,7 @@ impl Server {
         self.keep_what_is_open(ctx, parent, &name).await;
         let when = (self.sources.clock)();
         self.changed();
-        let change = self.cache.inodes.change_dir(parent);
-        let removed = self.send(ctx, Unlink { parent, name, only: Only::Any, when }).await?;
-        change.done(removed.parent);
+        self.send(ctx, Unlink { parent, name, only: Only::Any, when }).await?;
         Ok(Answer::Empty)
     }
 
@@ -145,7 +137,6 @@ impl Server {
         }
         let when = (self.sources.clock)();
         self.changed();
-        let _both = (self.cache.inodes.change_dir(from.0), self.cache.inodes.change_dir(to.0));
         let rename = Rename { from_parent: from.0, from_name: from.1, to_parent: to.0, to_name: to.1, replace, when };
         self.send(ctx, rename).await?;
         Ok(Answer::Empty)
@@ -155,9 +146,7 @@ impl Server {
         let when = (self.sources.clock)();
         self.changed();
         let asked = self.cache.inodes.moment();
-        let change = self.cache.inodes.change_dir(parent);
         let made = self.send(ctx, Link { gfid, parent, name, when }).await?;
-        change.done(made.parent);
         let shown = Shown { iatt: &made.iatt, cover: made.cover, exact: AttrMask::all() };
         Ok(Answer::Entry(self.entry(parent, shown, asked, Digest::Blind)))
     }
@@ -198,7 +187,6 @@ impl Server {
         let asked = self.cache.inodes.moment();
         let guard = OpenGuard::new(self, ctx, number);
         let make = Create { parent, name, birth, content: bytes::Bytes::new(), open, lease: true };
-        let change = self.cache.inodes.change_dir(parent);
         let made = match self.send(ctx, make).await {
             Err(FopError::Refused(Errno::EXIST)) if raw_flags.cast_signed() & libc::O_EXCL == 0 => {
                 guard.disarm();
@@ -206,7 +194,6 @@ impl Server {
             }
             made => made?,
         };
-        change.done(made.parent);
         let entry = self.made(parent, &made, asked);
         let covered = self.cache.inodes.is_covered(made.iatt.gfid);
         self.born_covered.store(covered, Ordering::Relaxed);

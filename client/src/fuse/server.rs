@@ -110,9 +110,6 @@ impl Server {
     }
 
     async fn getattr(&self, ctx: &Ctx, nodeid: u64, fh: Option<u64>) -> Result<Answer> {
-        if let Some(iatt) = self.cache.inodes.kept_dir(nodeid) {
-            return Ok(Answer::Attr(convert::attr(&iatt), LONG));
-        }
         let (iatt, promise) = self.attributes(ctx, nodeid, fh).await?;
         let timeout = if promise == Promise::Covered { LONG } else { Duration::ZERO };
         Ok(Answer::Attr(convert::attr(&iatt), timeout))
@@ -126,10 +123,10 @@ impl Server {
             StatMode::Exact => AttrMask::all(),
             StatMode::Lazy => AttrMask::IDENTITY,
         };
-        let asked = self.cache.inodes.now(gfid);
+        let asked = self.cache.inodes.moment();
         let found = self.send(ctx, Getattr { gfid, fd, exact }).await?;
         let covered = if found.exact.is_all() { KernelCache::attrs_promise(found.cover) } else { Promise::Now };
-        let promise = self.cache.inodes.refresh(nodeid, &found.iatt, covered, asked);
+        let promise = self.cache.inodes.refresh(nodeid, found.iatt.lacks, covered, asked);
         Ok((found.iatt, promise))
     }
 
@@ -139,7 +136,6 @@ impl Server {
         let fh = valid.contains(SetattrValid::FH).then_some(set.fh);
         let fd = self.fd(gfid, fh);
         self.changed();
-        let _all_of_it = self.cache.inodes.change_dir(gfid);
         let mut after = None;
         let mut rest = self.setattr_fop(gfid, fd, set);
         if valid.contains(SetattrValid::SIZE) {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use mortar_xlators::ctx::Ctx;
 use mortar_xlators::error::{FopError, Result};
 use mortar_xlators::fop::{Getxattr, Listxattr, Operation, Removexattr, SetHow, Setxattr};
-use mortar_xlators::types::{Gfid, Lacks, Xattr, XattrName};
+use mortar_xlators::types::{Lacks, Xattr, XattrName};
 use rustix::io::Errno;
 
 use super::Acl;
@@ -68,12 +68,12 @@ impl Server {
                 let xattr = Xattr { name: XattrName::new(name)?, value };
                 let kill_sgid = acl_kills_sgid == SuidSgid::Kill;
                 let set = Setxattr { gfid, xattr, how, kill_sgid, when: (self.sources.clock)() };
-                self.change_xattr(ctx, nodeid, gfid, set).await
+                self.change_xattr(ctx, nodeid, set).await
             }
             Op::Removexattr { name } => {
                 self.may_change(&name)?;
                 let (name, when) = (XattrName::new(name)?, (self.sources.clock)());
-                self.change_xattr(ctx, nodeid, gfid, Removexattr { gfid, name, when }).await
+                self.change_xattr(ctx, nodeid, Removexattr { gfid, name, when }).await
             }
             _ => not_served(),
         }
@@ -87,10 +87,9 @@ impl Server {
         self.serves(name)
     }
 
-    async fn change_xattr<O: Operation>(&self, ctx: &Ctx, nodeid: u64, gfid: Gfid, fop: O) -> Result<Answer> {
+    async fn change_xattr<O: Operation>(&self, ctx: &Ctx, nodeid: u64, fop: O) -> Result<Answer> {
         self.changed();
         self.cache.inodes.xattrs_change(nodeid);
-        let _ctime = self.cache.inodes.change_dir(gfid);
         let answer = self.send(ctx, fop).await;
         self.cache.inodes.xattrs_change(nodeid);
         self.changed();

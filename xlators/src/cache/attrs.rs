@@ -98,11 +98,14 @@ impl Attrs {
         (known.iatt, known.changed) = (None, changed);
     }
 
-    /// Others may change these from now on. Answers that are on their way are told by `still_ours`.
+    /// Others may change these from now on. Answers to questions that are on their way are told by `still_ours`, those to
+    /// changes find that something came between.
     pub(super) fn forget(&self, gfids: &[Gfid]) {
         for gfid in gfids {
-            if let Some(known) = self.shard(*gfid).inodes.peek_mut(gfid) {
-                known.iatt = None;
+            let mut shard = self.shard(*gfid);
+            let forgotten = self.next();
+            if let Some(known) = shard.inodes.peek_mut(gfid) {
+                (known.iatt, known.changed) = (None, forgotten);
             }
         }
     }
@@ -255,6 +258,12 @@ mod tests {
             attrs.keep(&at(2), attrs.now(), || false);
         };
         assert_eq!(known_after(recalled), None);
+        let recalled_in_a_change = |attrs: &Attrs| {
+            let change = attrs.begin(Gfid::ROOT);
+            attrs.forget(&[Gfid::ROOT]);
+            change.is(&at(2));
+        };
+        assert_eq!(known_after(recalled_in_a_change), None);
         let running = |attrs: &Attrs| {
             let change = attrs.begin(Gfid::ROOT);
             attrs.keep(&at(2), attrs.now(), || true);

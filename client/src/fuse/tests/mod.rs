@@ -309,29 +309,3 @@ fn a_listing_shows_the_inode_numbers_of_stat() {
         }
     });
 }
-
-#[test]
-fn making_files_does_not_ask_for_the_directory_again_and_again() {
-    with_mount(|story| {
-        let dir = story.at.join("dir");
-        fs::create_dir(&dir).unwrap();
-        fs::write(dir.join("first"), b"x").unwrap();
-        let before = story.volume.asked(kind_of::<Getattr>());
-        for n in 0..20 {
-            fs::write(dir.join(format!("file-{n}")), b"x").unwrap();
-            fs::remove_file(dir.join(format!("file-{n}"))).unwrap();
-            fs::write(dir.join(format!("file-{n}")), b"y").unwrap();
-        }
-        let asked = story.volume.asked(kind_of::<Getattr>()) - before;
-        assert!(asked <= 1, "{asked} questions for 20 files");
-        let (seen, real) = (fs::metadata(&dir).unwrap(), story.volume.mtime("dir"));
-        assert_eq!((seen.mtime(), seen.mtime_nsec()), (real.sec, i64::from(real.nsec)));
-        // What another client does to the directory is seen after the recall.
-        story.volume.covers.store(false, Ordering::Relaxed);
-        story.recall(&[story.volume.gfid("dir")]);
-        let before = story.volume.asked(kind_of::<Getattr>());
-        fs::metadata(&dir).unwrap();
-        fs::metadata(&dir).unwrap();
-        assert_eq!(story.volume.asked(kind_of::<Getattr>()) - before, 2);
-    });
-}

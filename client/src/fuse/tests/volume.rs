@@ -166,12 +166,6 @@ impl MemoryVolume {
         names.insert(to.into(), gfid);
     }
 
-    /// The modification time of what has a name in the root.
-    pub(super) fn mtime(&self, name: &str) -> Time {
-        let gfid = self.gfid(name);
-        self.state.lock().node(gfid).unwrap().iatt.mtime
-    }
-
     /// The gfid of a name in the root.
     pub(super) fn gfid(&self, name: &str) -> Gfid {
         self.state.lock().child(Gfid::ROOT, &Name::new(name.to_owned()).unwrap()).unwrap()
