@@ -17,6 +17,8 @@ impl Store {
     pub(super) fn getattr(&self, ctx: &Ctx, fop: &Getattr) -> Result<Found> {
         let node = self.node_through(fop.gfid, ctx.client, fop.fd)?;
         let stat = node.at().stat().map_err(|errno| self.missed(fop.gfid, errno))?;
+        self.times(fop.gfid, node.at(), &stat)?;
+        self.look_for_xattrs(fop.gfid, node.at())?;
         Ok(*self.found(fop.gfid, node.at(), &stat)?)
     }
 

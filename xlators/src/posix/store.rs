@@ -288,7 +288,6 @@ impl Store {
     /// An inode's attributes, with what the layers above need to know of it.
     pub(super) fn found(&self, gfid: Gfid, at: At<'_>, stat: &Stat) -> Result<Box<Found>, Errno> {
         let times = self.times(gfid, at, stat)?;
-        self.look_for_xattrs(gfid, at)?;
         let iatt = self.iatt(gfid, stat, times.as_ref());
         let layout = if iatt.kind == Kind::Dir { self.layout(gfid, at)? } else { None };
         let maybe_link_file = iatt.kind == Kind::File && iatt.mode == LINK_FILE_MODE;
@@ -296,8 +295,9 @@ impl Store {
         Ok(Box::new(Found { iatt, exact: AttrMask::all(), cover: Cover::empty(), layout, linkto, marks: Vec::new() }))
     }
 
-    /// Remember which xattrs of programs an inode lacks. As one step against [`Store::forget_lacks`].
-    fn look_for_xattrs(&self, gfid: Gfid, at: At<'_>) -> Result<(), Errno> {
+    /// Remember which xattrs of programs an inode lacks. As one step against [`Store::forget_lacks`]. Only where the
+    /// attributes are asked for by themselves: only those can be kept by a client, and a lookup costs no more for it.
+    pub(super) fn look_for_xattrs(&self, gfid: Gfid, at: At<'_>) -> Result<(), Errno> {
         if self.memory.get(gfid).is_some_and(|known| known.lacks.is_some()) {
             return Ok(());
         }
