@@ -4,6 +4,7 @@
 //! and the programs of this build (`cargo build --bins`).
 
 mod acl;
+mod cases;
 mod changes;
 mod files;
 mod full_disk;

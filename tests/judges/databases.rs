@@ -99,18 +99,19 @@ pub(super) const POSTGRES: Judge = Judge {
     mounts: 2,
     limit: Duration::from_secs(900),
     run: |place: &Place| {
-        let seconds = place.size(10, 60);
+        let (seconds, scale) = place.size((10, 1), (60, 5));
+        let accounts = scale * 100_000;
         let steps = [
             ("initdb", "mkdir -p $M/pg $L/postgres; chown postgres $M/pg $L/postgres; as $bin/initdb -D $D -A trust --data-checksums > /dev/null".to_owned()),
             ("start", "start; sql 'create database bench' postgres".to_owned()),
-            ("fill", "as $bin/pgbench -h $L/postgres -i -s 5 -q bench".to_owned()),
+            ("fill", format!("as $bin/pgbench -h $L/postgres -i -s {scale} -q bench")),
             ("pgbench", format!("as $bin/pgbench -h $L/postgres -c 4 -j 2 -T {seconds} bench; sql 'select count(*) > 0 from pgbench_history' | grep -qx t")),
             ("books agree", "test \"$(sql 'select (select sum(abalance) from pgbench_accounts) = (select sum(delta) from pgbench_history)')\" = t".to_owned()),
             ("vacuum, reindex, checksum", "sql 'vacuum full'; sql 'reindex database bench'; sql 'checkpoint'".to_owned()),
-            ("restart", "stop fast; as $bin/pg_checksums -D $D --check > /dev/null; start; test $(sql 'select count(*) from pgbench_accounts') = 500000".to_owned()),
+            ("restart", format!("stop fast; as $bin/pg_checksums -D $D --check > /dev/null; start; test $(sql 'select count(*) from pgbench_accounts') = {accounts}")),
             ("kill during work and recover", "( as $bin/pgbench -n -h $L/postgres -c 4 -j 2 -T 20 bench > /dev/null 2>&1 || true ) & sleep 4; stop immediate; wait; start;
                 test \"$(sql 'select (select sum(abalance) from pgbench_accounts) = (select sum(delta) from pgbench_history)')\" = t".to_owned()),
-            ("a move to another mount", "stop fast; D=$N/pg/data; start; test $(sql 'select count(*) from pgbench_accounts') = 500000; stop fast".to_owned()),
+            ("a move to another mount", format!("stop fast; D=$N/pg/data; start; test $(sql 'select count(*) from pgbench_accounts') = {accounts}; stop fast")),
             ("checksums at the end", "as $bin/pg_checksums -D $D --check > /dev/null".to_owned()),
         ];
         let steps: Vec<(&str, String)> =

@@ -89,6 +89,12 @@ impl Server {
         How { flags, opener_if_unflushed: (!flush).then_some(ctx.caller.pid.cast_unsigned()) }
     }
 
+    /// As [`opened`], for a file of which the kernel may have pages from before another client wrote to it.
+    fn opened_again(&self, gfid: Gfid, how: How) -> OpenedFlags {
+        let flags = opened(how);
+        if self.cache.inodes.take_old_pages(gfid) { flags - OpenedFlags::KEEP_CACHE } else { flags }
+    }
+
     /// Opens a file, without a message if a lease covers it.
     async fn open(&self, ctx: &Ctx, gfid: Gfid, flags: OpenFlags, suid_sgid: SuidSgid) -> Result<Answer> {
         let (cut, how) = (flags.contains(OpenFlags::TRUNCATE), self.how(ctx, gfid, flags));
@@ -100,7 +106,7 @@ impl Server {
                 self.cache.opens.remove_file(fh);
                 return Err(error);
             }
-            return Ok(Answer::Opened(Opened { fh, flags: opened(how) }));
+            return Ok(Answer::Opened(Opened { fh, flags: self.opened_again(gfid, how) }));
         }
         let number = Fd { id: self.cache.opens.next_number(), gfid };
         let guard = OpenGuard::new(self, ctx, number);
@@ -112,7 +118,7 @@ impl Server {
         }
         guard.disarm();
         self.cache.opens.insert(number, how);
-        Ok(Answer::Opened(Opened { fh: number.id, flags: opened(how) }))
+        Ok(Answer::Opened(Opened { fh: number.id, flags: self.opened_again(gfid, how) }))
     }
 
     /// Has the bricks open a file.

@@ -43,6 +43,8 @@ struct Slot {
     covered: bool,
     /// Xattrs that it has not, as long as it is covered.
     lacks: Lacks,
+    /// Another client may have written since the kernel last dropped the file's pages.
+    old_pages: bool,
     /// A recall found that the kernel did not know the inode yet, although an answer with it was
     /// on its way: what the kernel has by now may be stale.
     suspect: bool,
@@ -99,6 +101,7 @@ impl Table {
             generation,
             covered: false,
             lacks: Lacks::empty(),
+            old_pages: false,
             suspect: false,
         };
         let index = if let Some(index) = self.free.pop() {
@@ -190,6 +193,14 @@ impl Inodes {
         table.by_gfid.get(&gfid).map(|index| node_id(*index, &table.slots[*index as usize]))
     }
 
+    /// Whether the kernel must drop the pages of a file that is being opened: another client may have written to it, and
+    /// set its size and times back, by which alone the kernel would see that.
+    pub(crate) fn take_old_pages(&self, gfid: Gfid) -> bool {
+        let mut table = self.table.lock();
+        let Some(index) = table.by_gfid.get(&gfid).copied() else { return false };
+        std::mem::take(&mut table.slots[index as usize].old_pages)
+    }
+
     /// Xattrs that an inode is known not to have, under a lease of ours.
     pub(crate) fn lacks(&self, nodeid: u64) -> Lacks {
         let table = self.table.lock();
@@ -240,6 +251,7 @@ impl Inodes {
             if let Some(index) = table.by_gfid.get(gfid).copied() {
                 let slot = &mut table.slots[index as usize];
                 slot.cover(Promise::Now, Lacks::empty());
+                slot.old_pages = true;
                 known.push((node_id(index, slot), slot.kind));
             }
         }
