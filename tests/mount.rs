@@ -10,6 +10,7 @@ mod files;
 mod full_disk;
 mod locks;
 mod names;
+mod renames;
 mod rights;
 mod together;
 mod untar;

@@ -26,9 +26,34 @@ pub(super) struct Asked {
     pub(super) umask: u32,
 }
 
+/// How often a file is made that others make and remove all the time: each time one of them was faster twice.
+const CREATES_MAX: usize = 16;
+
 impl Server {
     pub(super) async fn serve_name(&self, ctx: &Ctx, nodeid: u64, op: Op) -> Result<Answer> {
         let gfid = self.gfid(nodeid)?;
+        let new_parent = match op {
+            Op::Rename { new_parent, .. } => self.gfid(new_parent)?,
+            _ => gfid,
+        };
+        let answer = self.serve_name_in(ctx, nodeid, gfid, op).await;
+        let answer = self.unless_gone(ctx, gfid, answer).await;
+        self.unless_gone(ctx, new_parent, answer).await
+    }
+
+    /// In a directory that was removed while a program has it open, every name is absent, and none can be made. The
+    /// kernel would take `ESTALE` for a reason to look at the directory's own name again.
+    async fn unless_gone(&self, ctx: &Ctx, directory: Gfid, answer: Result<Answer>) -> Result<Answer> {
+        if !matches!(answer, Err(FopError::Refused(Errno::STALE))) {
+            return answer;
+        }
+        match self.send(ctx, Getattr { gfid: directory, fd: None, exact: AttrMask::empty() }).await {
+            Err(FopError::Refused(Errno::STALE | Errno::NOENT)) => Err(Errno::NOENT.into()),
+            _ => answer,
+        }
+    }
+
+    async fn serve_name_in(&self, ctx: &Ctx, nodeid: u64, gfid: Gfid, op: Op) -> Result<Answer> {
         match op {
             Op::Lookup { name } if matches!(&name[..], b"." | b"..") => self.lookup_dots(ctx, nodeid, &name).await,
             Op::Lookup { name } => self.lookup(ctx, gfid, Name::new(name)?).await,
@@ -168,7 +193,8 @@ impl Server {
     ///
     /// If somebody else has made the name meanwhile, the answer is `ESTALE`, unless the program
     /// wants to be the one who makes it: the kernel then looks the name up again and opens what it
-    /// finds, with the checks that it does not make after a CREATE.
+    /// finds, with the checks that it does not make after a CREATE. It does so once; so a name that
+    /// is gone again is not for the kernel to find out.
     pub(super) async fn create(
         &self,
         ctx: &Ctx,
@@ -177,6 +203,19 @@ impl Server {
         how: Asked,
         raw_flags: u32,
     ) -> Result<Answer> {
+        for _ in 0..CREATES_MAX {
+            match self.create_once(ctx, parent, name.clone(), how, raw_flags).await {
+                Err(FopError::Refused(Errno::EXIST)) if raw_flags.cast_signed() & libc::O_EXCL == 0 => {}
+                answer => return self.unless_gone(ctx, parent, answer).await,
+            }
+            if self.send(ctx, Lookup { parent, name: name.clone() }).await?.found.is_some() {
+                break;
+            }
+        }
+        Err(Errno::STALE.into())
+    }
+
+    async fn create_once(&self, ctx: &Ctx, parent: Gfid, name: Name, how: Asked, raw_flags: u32) -> Result<Answer> {
         // A new file is empty, and nobody has given it suid.
         let flags = convert::open_flags(raw_flags) - OpenFlags::TRUNCATE;
         let birth = self.birth(ctx, how);
@@ -188,9 +227,9 @@ impl Server {
         let guard = OpenGuard::new(self, ctx, number);
         let make = Create { parent, name, birth, content: bytes::Bytes::new(), open, lease: true };
         let made = match self.send(ctx, make).await {
-            Err(FopError::Refused(Errno::EXIST)) if raw_flags.cast_signed() & libc::O_EXCL == 0 => {
+            Err(error @ FopError::Refused(Errno::EXIST)) => {
                 guard.disarm();
-                return Err(Errno::STALE.into());
+                return Err(error);
             }
             made => made?,
         };
