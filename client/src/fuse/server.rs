@@ -246,7 +246,12 @@ impl Handler for Server {
     async fn call(self: Arc<Self>, request: Request) -> Answer {
         let Request { header, op } = request;
         self.cache.asks(header.pid);
-        self.cache.repeat_if_suspect(header.nodeid);
+        if matches!(op, Op::Getattr { .. }) {
+            // The answer is what the kernel is to know. Told to forget meanwhile, it would not take it in.
+            self.cache.inodes.clear_suspect(header.nodeid);
+        } else {
+            self.cache.repeat_if_suspect(header.nodeid);
+        }
         let ctx = self.ctx(&header);
         match self.serve(&ctx, header.nodeid, op).await {
             Ok(answer) => answer,

@@ -136,7 +136,7 @@ impl Core {
         self.make_link(ctx, at, to.hashed, to.target, &to.owner, to.when).await?;
         match self.name_content(ctx, at, to.target, content, leftover).await {
             Ok(made) => {
-                self.memory.set_hint(at.parent, &at.name, Hint::Linked);
+                self.memory.set_hint(at.parent, &at.name, Hint::Linked(to.target));
                 Ok(Made { cover: made.cover - Cover::NAME, ..self.made_on(to.target, gfid, made) })
             }
             Err(error) => {

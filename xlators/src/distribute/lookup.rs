@@ -118,7 +118,7 @@ impl Core {
             Named::File(set, found) => {
                 self.memory.places.put(found.iatt.gfid, Place::On(*set));
                 if hashed != Some(*set) {
-                    self.memory.set_hint(lookup.parent, &lookup.name, Hint::Linked);
+                    self.memory.set_hint(lookup.parent, &lookup.name, Hint::Linked(*set));
                 }
             }
         }

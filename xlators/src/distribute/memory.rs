@@ -25,8 +25,8 @@ pub(super) enum Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hint {
     Directory(Gfid),
-    /// A file whose content is not where the name belongs.
-    Linked,
+    /// A file whose content is not where the name belongs but on this subvolume.
+    Linked(usize),
 }
 
 /// How many directories' layouts are kept: a large source tree, at some 100 bytes for each.

@@ -224,7 +224,7 @@ impl Listing<'_> {
         entry.kind = found.iatt.kind;
         entry.found = Some(found);
         self.know_file(set, entry);
-        self.core.memory.set_hint(self.readdir.gfid, &entry.name, Hint::Linked);
+        self.core.memory.set_hint(self.readdir.gfid, &entry.name, Hint::Linked(set));
     }
 
     /// The whole directory at once, from all that all subvolumes have of it.

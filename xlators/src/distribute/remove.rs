@@ -29,7 +29,7 @@ impl Core {
         }
         let layout = self.layout(ctx, unlink.parent).await?;
         let hashed = layout.set_of(unlink.name.as_bytes());
-        let linked = self.memory.hint(unlink.parent, &unlink.name) == Some(Hint::Linked);
+        let linked = matches!(self.memory.hint(unlink.parent, &unlink.name), Some(Hint::Linked(_)));
         let Some(hashed) = hashed.filter(|_| !linked) else { return self.unlink_sought(ctx, unlink).await };
         let one_fop = Unlink { only: Only::Content, ..unlink.clone() };
         let shared = self.locks.share(ctx, unlink.parent).await?;
@@ -51,7 +51,10 @@ impl Core {
         self.to_the_end(ctx, async move |core, ctx| {
             let layout = core.layout(&ctx, unlink.parent).await?;
             let hashed = layout.set_of(unlink.name.as_bytes());
-            let mut reach = Reach::of(core.sets.all().filter(|&set| hashed.is_none_or(|hashed| hashed == set)));
+            let hint = core.memory.hint(unlink.parent, &unlink.name);
+            let content = if let Some(Hint::Linked(set)) = hint { Some(set) } else { None };
+            let has_a_part = |set: &usize| hashed.is_none_or(|hashed| hashed == *set) || content == Some(*set);
+            let mut reach = Reach::of(core.sets.all().filter(has_a_part));
             let mut fences = 0;
             loop {
                 let hold = core.hold(&ctx, &[unlink.parent], &reach).await?;

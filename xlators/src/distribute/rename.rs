@@ -215,7 +215,7 @@ impl Core {
             self.rename_by_link(ctx, moving, held, to).await?
         };
         if to.hashed != held.cached {
-            self.memory.set_hint(rename.to_parent, &rename.to_name, Hint::Linked);
+            self.memory.set_hint(rename.to_parent, &rename.to_name, Hint::Linked(held.cached));
         }
         renamed.from_parent = merge::shown(renamed.from_parent);
         renamed.to_parent = merge::shown(renamed.to_parent);
