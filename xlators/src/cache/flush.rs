@@ -83,9 +83,13 @@ impl Books {
         join_all(all.into_iter().map(|gfid| self.hand_over(gfid, Turn::Waits))).await;
     }
 
-    /// Send what is kept back of files that others wait for.
+    /// Send what is kept back of files that others wait for. What is on its way already may be waiting for what others
+    /// hold: it is not waited for longer than a brick would.
     pub(super) async fn hand_over_last(&self, gfids: Vec<Gfid>) {
-        join_all(gfids.into_iter().map(|gfid| self.hand_over(gfid, Turn::Last))).await;
+        let all = join_all(gfids.iter().map(|&gfid| self.hand_over(gfid, Turn::Last)));
+        if tokio::time::timeout(LAST_WITHIN, all).await.is_err() {
+            tracing::warn!(files = gfids.len(), "what was kept back is not on the bricks when its lease goes");
+        }
     }
 
     /// A lease that is on its way back waits for this, whoever sends it; one that is gone is taken again, unless others
