@@ -124,6 +124,29 @@ async fn who_closes_hears_that_the_disks_were_full_and_only_then() {
     set.agree(&[0, 1, 2]);
 }
 
+/// Two programs have the new file open: what one writes while the other closes is not lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn who_closes_takes_nothing_away_from_who_goes_on_writing() {
+    for _ in 0..100 {
+        let (set, maker, other) = with_something_kept_back().await;
+        let maker = std::sync::Arc::new(maker);
+        let closer = std::sync::Arc::clone(&maker);
+        let closing = tokio::spawn(async move {
+            for _ in 0..20 {
+                closer.send(Flush { gfid: gfid(FILE) }).await?;
+            }
+            Ok::<_, FopError>(())
+        });
+        for at in 0..20 {
+            maker.write(gfid(FILE), Place::At(9 + at), "x").await.expect("written");
+        }
+        maker.send(Flush { gfid: gfid(FILE) }).await.expect("closed");
+        assert_eq!(closing.await.expect("ended"), Ok(()));
+        assert_eq!(other.read(gfid(FILE)).await.expect("there"), format!("something{}", "x".repeat(20)));
+        set.agree(&[0, 1, 2]);
+    }
+}
+
 #[tokio::test]
 async fn what_the_bricks_cannot_be_told_now_is_told_later() {
     let (set, maker, other) = with_something_kept_back().await;

@@ -251,7 +251,8 @@ impl Files {
 
     /// Sending has ended; what is to be sent again comes back.
     pub(super) fn sent(&self, gfid: Gfid, kept: Box<Kept>, sent: Sent) {
-        self.with(gfid, |file| {
+        let mut shard = self.shard(gfid);
+        if let Some(file) = shard.get_mut(&gfid) {
             file.sending = false;
             match sent {
                 Sent::Done(iatt) => file.iatt = iatt,
@@ -264,8 +265,12 @@ impl Files {
             if let Some(wake) = file.wake.take() {
                 wake.notify_waiters();
             }
-            Some(())
-        });
+            // Nothing more is kept back of it, and nobody has to be told anything.
+            if !file.owned && file.kept.is_none() && file.failed.is_none() {
+                shard.remove(&gfid);
+                self.count.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
     }
 
     /// Whether what was kept back so far has arrived. A loss is told once.
@@ -281,18 +286,16 @@ impl Files {
     pub(super) fn close(&self, gfid: Gfid) -> Result<()> {
         let mut shard = self.shard(gfid);
         let Some(file) = shard.get_mut(&gfid) else { return Ok(()) };
-        if file.sending || file.kept.as_ref().is_some_and(|kept| !kept.tried) {
-            // Somebody else has it open, too, and goes on writing.
-            file.owned = false;
-            return Ok(());
+        file.owned = false;
+        if file.sending || file.kept.is_some() {
+            // Somebody else has it open, too, and goes on writing; or the bricks are not there, and it is sent later.
+            let waits = file.kept.as_ref().is_some_and(|kept| kept.tried).then_some(FopError::Unreachable);
+            return file.failed.take().or(waits).map_or(Ok(()), Err);
         }
-        let Some(file) = shard.remove(&gfid) else { return Ok(()) };
+        let failed = file.failed;
+        shard.remove(&gfid);
         self.count.fetch_sub(1, Ordering::AcqRel);
-        let lost = file.kept.as_ref().map(|kept| {
-            self.bytes.fetch_sub(kept.data.len(), Ordering::AcqRel);
-            FopError::Unreachable
-        });
-        file.failed.or(lost).map_or(Ok(()), Err)
+        failed.map_or(Ok(()), Err)
     }
 
     /// Others are about to see these files. Answers those of which something is kept back or on its way.

@@ -46,16 +46,13 @@ impl Books {
         self.files.close(gfid)
     }
 
-    /// Send what is kept back of a file. Ends when nothing is on its way any more; what could not be sent is still kept.
+    /// Send what is kept back of a file. Ends when that has arrived; what could not be sent is still kept.
     pub(super) async fn hand_over(&self, gfid: Gfid, turn: Turn) {
-        let mut tried = false;
         loop {
             match self.files.next_step(gfid) {
                 Step::Done => return,
                 Step::Wait(end) => end.await,
-                Step::Send(kept) if tried => return self.files.sent(gfid, kept, Sent::Later),
                 Step::Send(mut kept) => {
-                    tried = true;
                     let books = self.shared();
                     // In a task of its own: who asked may stop waiting, and then it must not be lost.
                     let sending = self.runtime.spawn(async move {
@@ -70,8 +67,9 @@ impl Books {
                     });
                     if sending.await.is_err() {
                         tracing::error!(%gfid, "what was kept back of a file could not be sent: the runtime ends");
-                        return;
                     }
+                    // What somebody else has written meanwhile is not what was asked for.
+                    return;
                 }
             }
         }
