@@ -43,6 +43,13 @@ impl dyn Xlator {
     }
 }
 
+/// Box the future of one fop, and wrap its answer as that of any.
+pub(crate) fn answer<'a, O: Operation>(
+    future: impl Future<Output = Result<O::Reply>> + Send + 'a,
+) -> BoxFuture<'a, Result<Reply>> {
+    Box::pin(async move { future.await.map(O::reply) })
+}
+
 /// Whether a layer can serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {

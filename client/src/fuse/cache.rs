@@ -220,8 +220,12 @@ impl Upcall for KernelCache {
         self.opens.lose(through);
         // What the kernel has in its cache it would go on to read.
         if let (Some(attached), Some(nodeid)) = (self.attached.get(), self.inodes.nodeid(gfid)) {
-            // Nothing is owed if the kernel has forgotten the inode.
-            let _ = attached.notifier.inval_inode(nodeid, Stale::Data { offset: 0, length: 0 });
+            let notifier = attached.notifier.clone();
+            // The kernel waits for pages that are being read, and those reads for us.
+            tokio::task::spawn_blocking(move || {
+                // Nothing is owed if the kernel has forgotten the inode.
+                let _ = notifier.inval_inode(nodeid, Stale::Data { offset: 0, length: 0 });
+            });
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::reply::{Changed, Written};
 use crate::types::{Cover, Gfid, Iatt, Name};
 
 /// Content kept back of one file: beyond it a message is worth its cost.
-pub(super) const FILE_BYTES_MAX: usize = 128 << 10;
+const FILE_BYTES_MAX: usize = 128 << 10;
 /// Content kept back of all files together.
 const BYTES_MAX: usize = 16 << 20;
 /// New files that are open at the same time and may keep something back; further ones do not.
@@ -33,7 +33,7 @@ const FILES_MAX: usize = 4096;
 const SHARDS: usize = 16;
 
 /// What waits to be sent of one file.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Kept {
     pub(super) caller: Caller,
     since: Instant,
@@ -140,30 +140,30 @@ impl Files {
 
     /// The file that was made with this name.
     pub(super) fn made_at(&self, parent: Gfid, name: &Name) -> Option<Gfid> {
-        self.find(|_, file| file.place.0 == parent && file.place.1 == *name).pop()
+        self.find(|file| file.place.0 == parent && file.place.1 == *name).pop()
     }
 
     /// All of them.
     pub(super) fn all(&self) -> Vec<Gfid> {
-        self.find(|_, _| true)
+        self.find(|_| true)
     }
 
     /// The files of which something is kept back since before `then`.
     pub(super) fn kept_before(&self, then: Instant) -> Vec<Gfid> {
-        self.find(|_, file| file.kept.as_ref().is_some_and(|kept| kept.since <= then))
+        self.find(|file| file.kept.as_ref().is_some_and(|kept| kept.since <= then))
     }
 
     /// The files of which something is kept back or on its way.
     pub(super) fn all_kept(&self) -> Vec<Gfid> {
-        self.find(|_, file| file.kept.is_some() || file.sending)
+        self.find(|file| file.kept.is_some() || file.sending)
     }
 
-    fn find(&self, which: impl Fn(&Gfid, &File) -> bool) -> Vec<Gfid> {
+    fn find(&self, which: impl Fn(&File) -> bool) -> Vec<Gfid> {
         if self.count.load(Ordering::Acquire) == 0 {
             return Vec::new();
         }
         let of = |shard: &Mutex<HashMap<Gfid, File, RandomState>>| -> Vec<Gfid> {
-            shard.lock().iter().filter(|(gfid, file)| which(gfid, file)).map(|(gfid, _)| *gfid).collect()
+            shard.lock().iter().filter(|(_, file)| which(file)).map(|(gfid, _)| *gfid).collect()
         };
         self.shards.iter().flat_map(of).collect()
     }
@@ -357,7 +357,7 @@ impl Kept {
     fn goes_on_at(&self, offset: u64, length: usize) -> bool {
         let end = match self.write.place {
             _ if self.data.is_empty() => offset,
-            Place::At(start) => start + self.data.len() as u64,
+            Place::At(start) => start.saturating_add(self.data.len() as u64),
             Place::End => return false,
         };
         self.then.is_none() && end == offset && self.data.len() + length <= FILE_BYTES_MAX

@@ -131,7 +131,7 @@ impl Books {
             }
             // Asked again for the rest, the bricks say why.
             data = data.slice(bytes..);
-            place = Place::At(written.offset + u64::from(written.bytes));
+            place = Place::At(written.offset.saturating_add(u64::from(written.bytes)));
         }
     }
 
@@ -151,9 +151,9 @@ impl Books {
                 tokio::time::sleep(LOOK_EVERY).await;
                 let Some(books) = weak.upgrade() else { return };
                 let old = Instant::now().checked_sub(KEEP_TIME_MAX).unwrap_or_else(Instant::now);
-                for gfid in books.files.kept_before(old) {
-                    books.hand_over(gfid, Turn::Waits).await;
-                }
+                let old = books.files.kept_before(old);
+                // All at once: a set that is slow delays no other.
+                join_all(old.into_iter().map(|gfid| books.hand_over(gfid, Turn::Waits))).await;
                 if books.files.all_kept().is_empty() {
                     books.looking.store(false, Ordering::Release);
                     // What was kept meanwhile found somebody who no longer looked.

@@ -36,10 +36,10 @@ use self::names::Names;
 use crate::ctx::Ctx;
 use crate::effect::{Effect, Target};
 use crate::error::Result;
-use crate::fop::{Fop, Operation};
+use crate::fop::Fop;
 use crate::reply::Reply;
 use crate::types::{ClientId, Fd, Gfid};
-use crate::xlator::{Health, Subvol, Upcall, Xlator};
+use crate::xlator::{Health, Subvol, Upcall, Xlator, answer};
 
 /// The top of a client's graph.
 #[derive(Debug)]
@@ -109,13 +109,6 @@ impl Books {
     fn recalls(&self) -> u64 {
         self.recalls.load(Ordering::Acquire)
     }
-}
-
-/// Box a fop's future, and wrap its answer.
-fn answer<'a, O: Operation>(
-    future: impl Future<Output = Result<O::Reply>> + Send + 'a,
-) -> BoxFuture<'a, Result<Reply>> {
-    Box::pin(async move { future.await.map(O::reply) })
 }
 
 impl Xlator for Cache {

@@ -33,10 +33,10 @@ use tokio::task::AbortHandle;
 
 use crate::ctx::Ctx;
 use crate::error::{Errno, FopError, Result};
-use crate::fop::{Fop, Operation};
+use crate::fop::Fop;
 use crate::reply::{Reply, Waiting};
 use crate::types::{Fd, Gfid};
-use crate::xlator::{Health, Subvol, Xlator};
+use crate::xlator::{Health, Subvol, Xlator, answer};
 
 use hold::Locks;
 use memory::Memory;
@@ -158,13 +158,6 @@ impl Core {
         }
         Ok(sum)
     }
-}
-
-/// Box a fop's future, and wrap its answer.
-fn answer<'a, O: Operation>(
-    future: impl Future<Output = Result<O::Reply>> + Send + 'a,
-) -> BoxFuture<'a, Result<Reply>> {
-    Box::pin(async move { future.await.map(O::reply) })
 }
 
 impl Xlator for Distribute {
