@@ -139,6 +139,21 @@ async fn a_copy_that_did_what_a_quorum_refused_is_blamed() {
 }
 
 #[tokio::test]
+async fn a_refusal_stands_where_there_is_nothing_left_to_blame_on() {
+    let set = Set::new(3, Quorum::Auto);
+    let client = set.client();
+    client.mkdir(Gfid::ROOT, "d", gfid(42)).await.expect("made");
+    for copy in [0, 1] {
+        // As when the directory is being removed, and the third copy has not done so yet.
+        for fop in [FopKind::Create, FopKind::Mark] {
+            client.wires[copy].faults.lock().push_back((fop, Fault::Refuse(Errno::STALE)));
+        }
+    }
+    let made = client.create(gfid(42), "f", gfid(43), "").await;
+    assert_eq!(made.map(drop), Err(FopError::Refused(Errno::STALE)));
+}
+
+#[tokio::test]
 async fn below_quorum_a_change_fails_and_a_late_loss_stays_dirty() {
     let set = Set::new(3, Quorum::Auto);
     let client = set.client();

@@ -36,6 +36,11 @@ impl FopError {
             Self::Unreachable => Errno::NOTCONN,
         }
     }
+
+    /// The inode, or the directory that a name was sought in, does not exist there.
+    pub(crate) fn is_absent(self) -> bool {
+        matches!(self, Self::Refused(Errno::NOENT | Errno::STALE))
+    }
 }
 
 impl fmt::Display for FopError {

@@ -9,7 +9,7 @@ use crate::distribute::linkto::Owner;
 use crate::distribute::lookup::PATIENCE;
 use crate::distribute::memory::{Hint, Place};
 use crate::distribute::merge;
-use crate::distribute::sets::{as_ourselves, is_absent};
+use crate::distribute::sets::as_ourselves;
 use crate::error::{Errno, FopError, Result};
 use crate::fop::{Create, Link, Lookup, Mknod, Only, Operation, Symlink, Unlink};
 use crate::reply::Made;
@@ -37,7 +37,7 @@ impl Core {
             Err(FopError::Refused(Errno::EXIST)) if self.lookup(ctx, at.clone()).await?.found.is_none() => {
                 self.sets.ask(ctx, set, operation).await
             }
-            Err(error) if is_absent(error) => {
+            Err(error) if error.is_absent() => {
                 self.make_when_parent_is_there(ctx, at.parent, set, operation, error).await
             }
             answer => answer,
@@ -57,7 +57,7 @@ impl Core {
             self.memory.layouts.remove(&parent);
             self.layout(ctx, parent).await?;
             match self.sets.ask(ctx, set, operation.clone()).await {
-                Err(again) if is_absent(again) => tokio::time::sleep(pause).await,
+                Err(again) if again.is_absent() => tokio::time::sleep(pause).await,
                 answer => return answer,
             }
         }

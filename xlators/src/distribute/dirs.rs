@@ -12,7 +12,7 @@ use crate::distribute::layout::{self, Layout, Share};
 use crate::distribute::lookup::PATIENCE;
 use crate::distribute::memory::{Hint, Place};
 use crate::distribute::merge;
-use crate::distribute::sets::{Answers, as_ourselves, is_absent};
+use crate::distribute::sets::{Answers, as_ourselves};
 use crate::error::{Errno, FopError, Result};
 use crate::fop::{Getattr, Getxattr, Listxattr, Lookup, Mkdir, Only, Rmdir, SetHow, Setattr, Setxattr, Unlink};
 use crate::reply::{Changed, Found, Looked, Made};
@@ -47,7 +47,7 @@ impl Views {
                 }
                 Ok(Looked { found: Some(stranger), .. }) => strangers.push((set, stranger)),
                 Err(FopError::Unreachable) => shares[set] = Share::Unknown,
-                Err(error) if is_absent(error) => {}
+                Err(error) if error.is_absent() => {}
                 Err(error) => return Err(error),
             }
         }
@@ -106,7 +106,7 @@ impl Core {
                 Ok(found) if found.iatt.kind == Kind::Dir => shares[set] = Share::of_directory(found.layout),
                 Ok(_) => return Err(Errno::NOTDIR.into()),
                 Err(FopError::Unreachable) => shares[set] = Share::Unknown,
-                Err(refused) if is_absent(refused) => error = Some(refused),
+                Err(refused) if refused.is_absent() => error = Some(refused),
                 Err(refused) => return Err(refused),
             }
         }
@@ -234,7 +234,7 @@ impl Core {
                     Some(found) => self.clear_stray(ctx, lookup, set, &found).await?,
                     None => {}
                 },
-                _ if is_absent(error) => tokio::time::sleep(pause).await,
+                _ if error.is_absent() => tokio::time::sleep(pause).await,
                 _ => return Err(error),
             }
             match self.sets.ask(ctx, set, part.clone()).await {

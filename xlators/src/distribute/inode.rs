@@ -6,7 +6,7 @@ use crate::ctx::Ctx;
 use crate::distribute::Core;
 use crate::distribute::memory::Place;
 use crate::distribute::merge;
-use crate::distribute::sets::is_absent;
+
 use crate::error::{Errno, FopError, Result};
 use crate::fop::{CopyRange, Fop, Getattr, Operation, Release};
 use crate::reply::{Changed, Done, Found, Reply, Written};
@@ -33,7 +33,7 @@ impl Core {
                     self.memory.places.put(gfid, place);
                     return Ok(place);
                 }
-                Err(error) if is_absent(error) => absent = error,
+                Err(error) if error.is_absent() => absent = error,
                 Err(FopError::Unreachable) => unreachable = true,
                 Err(error) => return Err(error),
             }
@@ -44,7 +44,7 @@ impl Core {
     /// One fop to the subvolume that has the file. If the file is not there (any more) it is sought once.
     pub(super) async fn on_file(&self, ctx: &Ctx, gfid: Gfid, fd: Option<Fd>, set: usize, fop: Fop) -> Result<Reply> {
         match self.sets.get(set).call(ctx, fop.clone()).await {
-            Err(error) if is_absent(error) => {
+            Err(error) if error.is_absent() => {
                 self.memory.places.remove(&gfid);
                 match self.find_place(ctx, gfid, fd).await {
                     Ok(Place::On(other)) if other != set => self.sets.get(other).call(ctx, fop).await,
@@ -128,7 +128,7 @@ impl Core {
                     changed.cover &= other.cover;
                 }
                 (Ok(first), none) => *none = Some(Changed { iatt: merge::shown(first.iatt), ..first }),
-                (Err(error), _) if is_absent(error) => missing = Some(error),
+                (Err(error), _) if error.is_absent() => missing = Some(error),
                 (Err(error), _) => return Err(error),
             }
         }
@@ -151,7 +151,7 @@ impl Core {
         let mut last = FopError::Unreachable;
         for set in (first..count).chain(0..first) {
             match self.sets.ask(ctx, set, fop.clone()).await {
-                Err(error) if error == FopError::Unreachable || is_absent(error) => last = error,
+                Err(error) if error == FopError::Unreachable || error.is_absent() => last = error,
                 answer => return answer,
             }
         }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::ctx::Ctx;
 use crate::distribute::Core;
-use crate::distribute::sets::{as_ourselves, is_absent};
+use crate::distribute::sets::as_ourselves;
 use crate::error::{Errno, FopError, Result};
 use crate::fop::{Birth, Getattr, Link, Lookup, Mknod, Only, Unlink};
 use crate::reply::Found;
@@ -42,7 +42,7 @@ impl Core {
                 self.sets.ask(&ours, hashed, link).await.map(drop)
             }
             Ok(_) => Err(Errno::EXIST.into()),
-            Err(error) if is_absent(error) => Err(Errno::EXIST.into()),
+            Err(error) if error.is_absent() => Err(Errno::EXIST.into()),
             Err(error) => Err(error),
         }
     }

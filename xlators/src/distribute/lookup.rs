@@ -14,7 +14,7 @@ use crate::distribute::Core;
 use crate::distribute::dirs::Views;
 use crate::distribute::hold::{FENCES_MAX, Grip, Reach};
 use crate::distribute::memory::{Hint, Place};
-use crate::distribute::sets::{Answers, is_absent};
+use crate::distribute::sets::Answers;
 use crate::error::{Errno, FopError, Result};
 use crate::fop::Lookup;
 use crate::reply::{Found, Looked};
@@ -99,7 +99,7 @@ impl Core {
                 }
                 Ok(Looked { found: None, .. }) => self.look_everywhere(ctx, lookup, hashed, grip).await?,
                 Err(FopError::Unreachable) if grip.reaches_all() => self.look_around(ctx, lookup, set).await?,
-                Err(error) if is_absent(error) => self.look_everywhere(ctx, lookup, hashed, grip).await?,
+                Err(error) if error.is_absent() => self.look_everywhere(ctx, lookup, hashed, grip).await?,
                 Err(error) => return Err(error),
             },
         };
@@ -148,7 +148,7 @@ impl Core {
         }
         let there = match self.sets.ask(ctx, target, lookup.clone()).await {
             Ok(looked) => looked.found,
-            Err(error) if is_absent(error) => None,
+            Err(error) if error.is_absent() => None,
             Err(error) => return Err(error),
         };
         match there {
@@ -338,7 +338,7 @@ impl Sights {
                     sights.add(set, found);
                 }
                 Err(FopError::Unreachable) => sights.unreachable = true,
-                Err(error) if is_absent(error) => without_parent = Some(error),
+                Err(error) if error.is_absent() => without_parent = Some(error),
                 Err(error) => return Err(error),
             }
         }

@@ -21,7 +21,7 @@ use crate::distribute::Core;
 use crate::distribute::layout::Layout;
 use crate::distribute::memory::{Hint, Place};
 use crate::distribute::merge;
-use crate::distribute::sets::is_absent;
+
 use crate::error::{FopError, Result};
 use crate::fop::{Getattr, Readdir};
 use crate::reply::{DirEntry, Entries, Found};
@@ -117,7 +117,7 @@ impl Listing<'_> {
                     pages.push((page.end, Page { set, entries: page.entries }));
                 }
                 // The part is missing there, and so are names.
-                Err(error) if is_absent(error) && !self.layout.is_sound() => {}
+                Err(error) if error.is_absent() && !self.layout.is_sound() => {}
                 Err(error) => return Err(error),
             }
         }
@@ -147,7 +147,7 @@ impl Listing<'_> {
         while set < self.core.sets.count() {
             let page = match self.core.sets.ask(self.ctx, set, self.ask(after, Whole::No)).await {
                 Ok(page) => page,
-                Err(error) if is_absent(error) && !self.layout.is_sound() => Entries { entries: vec![], end: true },
+                Err(error) if error.is_absent() && !self.layout.is_sound() => Entries { entries: vec![], end: true },
                 Err(error) => return Err(error),
             };
             let last = page.entries.last().map(|entry| entry.cookie);
@@ -191,7 +191,7 @@ impl Listing<'_> {
             let getattr = Getattr { gfid: entry.gfid, fd: None, exact: AttrMask::all() };
             match self.core.sets.ask(self.ctx, target, getattr).await {
                 Ok(found) => self.take_from(&mut entry, target, Box::new(found)),
-                Err(error) if is_absent(error) => return Ok(None),
+                Err(error) if error.is_absent() => return Ok(None),
                 Err(FopError::Unreachable) => entry.found = None,
                 Err(error) => return Err(error),
             }

@@ -12,7 +12,7 @@ use crate::distribute::layout::Layout;
 use crate::distribute::lookup::Named;
 use crate::distribute::memory::Hint;
 use crate::distribute::merge;
-use crate::distribute::sets::{as_ourselves, is_absent};
+use crate::distribute::sets::as_ourselves;
 use crate::error::{Errno, FopError, Result};
 use crate::fop::{Getattr, Lookup, Only, Readdir, Rmdir, Unlink};
 use crate::reply::{DirEntry, Looked, Removed};
@@ -39,7 +39,7 @@ impl Core {
             Ok(removed) => Ok(Removed { parent: merge::shown(removed.parent), ..removed }),
             // It is a link file.
             Err(FopError::Refused(Errno::BUSY)) => self.unlink_sought(ctx, unlink).await,
-            Err(error) if is_absent(error) && !layout.is_committed(self.volume_commit(ctx).await?) => {
+            Err(error) if error.is_absent() && !layout.is_committed(self.volume_commit(ctx).await?) => {
                 self.unlink_sought(ctx, unlink).await
             }
             Err(error) => Err(error),
@@ -127,7 +127,7 @@ impl Core {
         for (_, answer) in self.sets.ask_some(ctx, self.sets.others(last), &rmdir).await {
             match answer {
                 Ok(removed) => parts.push(removed),
-                Err(error) if is_absent(error) => {}
+                Err(error) if error.is_absent() => {}
                 Err(error) => failure = Some(error),
             }
         }
@@ -141,7 +141,7 @@ impl Core {
                 |whole, part| Removed { iatt: whole.iatt, parent: merge::iatts(whole.parent, &part.parent) },
             )),
             // It was missing where the name belongs; the other parts were all there was.
-            Err(error) if is_absent(error) && !parts.is_empty() => Ok(parts.swap_remove(0)),
+            Err(error) if error.is_absent() && !parts.is_empty() => Ok(parts.swap_remove(0)),
             Err(error) => {
                 self.mend_after(ctx, &at, &before, error).await;
                 Err(error)
@@ -170,7 +170,7 @@ impl Core {
             match answer {
                 Ok(page) if page.entries.is_empty() => {}
                 Ok(_) => littered.push(set),
-                Err(error) if is_absent(error) => {}
+                Err(error) if error.is_absent() => {}
                 Err(error) => return Err(error),
             }
         }

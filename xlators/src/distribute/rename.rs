@@ -18,7 +18,7 @@ use crate::distribute::linkto::Owner;
 use crate::distribute::lookup::Named;
 use crate::distribute::memory::Hint;
 use crate::distribute::merge;
-use crate::distribute::sets::{as_ourselves, is_absent};
+use crate::distribute::sets::as_ourselves;
 use crate::error::{Errno, FopError, Result};
 use crate::fop::{Getattr, Link, Lookup, Only, Rename, Replace, Unlink};
 use crate::reply::{Found, Renamed};
@@ -161,7 +161,7 @@ impl Core {
         let named = |victim: Gfid| matches!(right, Named::File(_, found) if found.iatt.gfid == victim);
         if let Some((set, victim)) = moving.victim.filter(|&(_, victim)| !named(victim)) {
             match self.unlink_content(ctx, &destination(moving.rename), victim, set, moving.rename).await {
-                Err(error) if !is_absent(error) => return Err(error),
+                Err(error) if !error.is_absent() => return Err(error),
                 _ => {}
             }
         }
@@ -291,7 +291,7 @@ impl Core {
         };
         moving.past = Past::Done(gfid);
         let removed = match self.unlink_content(ctx, &from, gfid, held.cached, rename).await {
-            Err(error) if is_absent(error) => None,
+            Err(error) if error.is_absent() => None,
             removed => Some(removed?),
         };
         self.drop_old_link(ctx, rename, held, &[held.cached, to.hashed]).await;
@@ -384,7 +384,7 @@ impl Core {
         }
         match self.unlink_content(ctx, &destination(rename), iatt.gfid, set, rename).await {
             Ok(removed) => Ok(Some(removed.iatt)),
-            Err(error) if is_absent(error) => Ok(Some(Iatt { nlink: 0, ..iatt })),
+            Err(error) if error.is_absent() => Ok(Some(Iatt { nlink: 0, ..iatt })),
             Err(error) => Err(error),
         }
     }
@@ -427,7 +427,7 @@ impl Core {
                     renamed.to_parent = merge::iatts(renamed.to_parent, &other.to_parent);
                 }
                 // It had no part there; the next lookup makes it under the new name.
-                Err(error) if is_absent(error) => {}
+                Err(error) if error.is_absent() => {}
                 Err(error) => failure = Some(error),
             }
         }

@@ -7,7 +7,7 @@ use futures::future::join_all;
 use tokio::sync::watch;
 
 use crate::ctx::{Caller, Ctx};
-use crate::error::{Errno, FopError, Result};
+use crate::error::{FopError, Result};
 use crate::fop::Operation;
 use crate::xlator::{Health, Subvol};
 
@@ -108,11 +108,6 @@ impl Sets {
 
 /// What subvolumes said, each with its index.
 pub(super) type Answers<T> = Vec<(usize, Result<T>)>;
-
-/// The inode, or the directory that a name was sought in, does not exist there.
-pub(super) fn is_absent(error: FopError) -> bool {
-    matches!(error, FopError::Refused(Errno::NOENT | Errno::STALE))
-}
 
 /// The same request made by this layer for itself: as root, and allowed to see and set what clients may not.
 pub(super) fn as_ourselves(ctx: &Ctx) -> Ctx {

@@ -33,6 +33,14 @@ static NO_CONTENT: Bytes = Bytes::from_static(&[0xff]);
 /// On the heap, since a reply is large and the futures that hold this are moved.
 type Votes = Vec<Option<Result<Reply>>>;
 
+/// What became of counters that were to be added to.
+pub(super) struct Marked {
+    /// The copies that did.
+    marked: CopySet,
+    /// The copies that no longer have the object.
+    gone: CopySet,
+}
+
 /// What became of one attempt: the answer, or the fop to be tried again, since no copy did anything: our leases were
 /// no longer good.
 type Attempt = ControlFlow<Result<Reply>, Fop>;
@@ -264,8 +272,9 @@ impl Replicate {
         counters: Counters,
     ) -> Result<()> {
         self.note_blame(on);
-        let marked = self.mark(gfid, on, blamed, counters).await;
-        if self.rule.holds(marked) {
+        let Marked { marked, gone } = self.mark(gfid, on, blamed, counters).await;
+        // Where it is gone there is nothing to blame: who removed it blames those that still have it.
+        if self.rule.holds(marked.or(gone)) {
             tracing::info!(ctx.id, set = self.name, %gfid, ?blamed, "blamed copies for what they missed");
             return Ok(());
         }
@@ -274,15 +283,23 @@ impl Replicate {
         Err(FopError::Unreachable)
     }
 
-    /// Add to the counters against `blamed` on the copies `on`; answers on which it worked.
-    pub(super) async fn mark(&self, gfid: Gfid, on: CopySet, blamed: CopySet, counters: Counters) -> CopySet {
+    /// Add to the counters against `blamed` on the copies `on`.
+    pub(super) async fn mark(&self, gfid: Gfid, on: CopySet, blamed: CopySet, counters: Counters) -> Marked {
         let ctx = self.own_ctx();
         let deltas = deltas(self.copies.iter().map(|copy| &copy.key), blamed, counters);
         let mark = |copy: usize| {
             let (ctx, mark) = (&ctx, Mark { gfid, deltas: deltas.clone() });
-            async move { self.copies[copy].subvol.send(ctx, mark).await.is_ok().then_some(copy) }
+            async move { (copy, self.copies[copy].subvol.send(ctx, mark).await) }
         };
-        join_all(on.iter().map(mark)).await.into_iter().flatten().collect()
+        let mut result = Marked { marked: CopySet::NONE, gone: CopySet::NONE };
+        for (copy, answer) in join_all(on.iter().map(mark)).await {
+            match answer {
+                Ok(_) => result.marked.add(copy),
+                Err(error) if error.is_absent() => result.gone.add(copy),
+                Err(_) => {}
+            }
+        }
+        result
     }
 
     /// The answer to the caller: that of a copy which may be read, with what our leases cover.
