@@ -170,6 +170,14 @@ impl Cluster {
         self.start(&["--clients", &clients, "--mount"], &mount)
     }
 
+    /// How many lines of all logs say this.
+    pub fn logged(&self, words: &str) -> usize {
+        let logs = fs::read_dir(self.directory.join("log")).into_iter().flatten().flatten();
+        let text =
+            |entry: fs::DirEntry| String::from_utf8_lossy(&fs::read(entry.path()).unwrap_or_default()).into_owned();
+        logs.map(|entry| text(entry).lines().filter(|line| line.contains(words)).count()).sum()
+    }
+
     /// The last lines of all logs, for the message of a test that failed.
     pub fn log_tails(&self) -> String {
         let mut tails = String::new();

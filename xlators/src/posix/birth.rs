@@ -114,7 +114,7 @@ impl Store {
         if fop.content.len() > MAX_IO_BYTES {
             return Err(Errno::INVAL.into());
         }
-        let dir = self.may_make(ctx, fop.parent, &fop.name, &fop.birth)?;
+        let dir = self.may_make(ctx, fop.parent, &fop.name, &fop.birth, fop.content.len())?;
         let heritage = dir.heritage()?;
         let entry = Entry { dir: &dir, name: &fop.name, birth: &fop.birth, kind: Kind::File, heritage: &heritage };
         let looks = Looks::new(&fop.birth, Kind::File, &heritage);
@@ -148,7 +148,7 @@ impl Store {
             Kind::Block => FileType::BlockDevice,
             Kind::Dir | Kind::Symlink => return Err(Errno::INVAL.into()),
         };
-        let dir = self.may_make(ctx, fop.parent, &fop.name, &fop.birth)?;
+        let dir = self.may_make(ctx, fop.parent, &fop.name, &fop.birth, 0)?;
         let heritage = dir.heritage()?;
         let entry = Entry { dir: &dir, name: &fop.name, birth: &fop.birth, kind: fop.kind, heritage: &heritage };
         let mut looks = Looks::new(&fop.birth, fop.kind, &heritage);
@@ -181,7 +181,7 @@ impl Store {
         if fop.target.len() > SYMLINK_BYTES_MAX {
             return Err(Errno::NAMETOOLONG.into());
         }
-        let dir = self.may_make(ctx, fop.parent, &fop.name, &fop.birth)?;
+        let dir = self.may_make(ctx, fop.parent, &fop.name, &fop.birth, 0)?;
         let heritage = dir.heritage()?;
         let entry = Entry { dir: &dir, name: &fop.name, birth: &fop.birth, kind: Kind::Symlink, heritage: &heritage };
         let looks = Looks { mode: 0o777, ..Looks::new(&fop.birth, Kind::Symlink, &heritage) };
@@ -194,7 +194,7 @@ impl Store {
 
     /// Make a directory.
     pub(super) fn mkdir(&self, ctx: &Ctx, fop: &Mkdir) -> Result<Made> {
-        let dir = self.may_make(ctx, fop.parent, &fop.name, &fop.birth)?;
+        let dir = self.may_make(ctx, fop.parent, &fop.name, &fop.birth, 0)?;
         let heritage = dir.heritage()?;
         let entry = Entry { dir: &dir, name: &fop.name, birth: &fop.birth, kind: Kind::Dir, heritage: &heritage };
         let looks = Looks::new(&fop.birth, Kind::Dir, &heritage);
@@ -227,7 +227,14 @@ impl Store {
     }
 
     /// What every fop here begins with: a name that may be made, a gfid that may be given, room on the disk.
-    fn may_make(&self, ctx: &Ctx, parent: Gfid, name: &Name, birth: &Birth) -> Result<std::sync::Arc<Dir>, Errno> {
+    fn may_make(
+        &self,
+        ctx: &Ctx,
+        parent: Gfid,
+        name: &Name,
+        birth: &Birth,
+        content: usize,
+    ) -> Result<std::sync::Arc<Dir>, Errno> {
         may_make(ctx, parent, name)?;
         let times = birth.times.map_or([birth.when; 2], |(atime, mtime)| [atime, mtime]);
         // Beyond a second the kernel has codes of its own.
@@ -235,7 +242,7 @@ impl Store {
         if birth.gfid.is_null() || birth.gfid == Gfid::ROOT || !valid {
             return Err(Errno::INVAL);
         }
-        self.reserve.check(ctx, self.dirs.root.fd.as_fd())?;
+        self.reserve.check(ctx, self.dirs.root.fd.as_fd(), content as u64)?;
         self.dir(parent)
     }
 

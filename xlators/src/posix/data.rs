@@ -190,7 +190,7 @@ impl Store {
             let offset = if let Place::At(offset) = fop.place { offset } else { 0 };
             return self.pretend(ctx, fop, offset);
         }
-        self.reserve.check(ctx, self.dirs.root.fd.as_fd())?;
+        self.reserve.check(ctx, self.dirs.root.fd.as_fd(), fop.data.len() as u64)?;
         let file = self.file(fop.gfid, ctx.client, fop.fd, OFlags::WRONLY)?;
         let (at, is_file) = (At::Fd(file.as_fd()), Form::File);
         let (offset, bytes, stat) = match fop.place {
@@ -249,7 +249,7 @@ impl Store {
             Allocate::ZeroKeepSize => FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
         };
         if fop.how != Allocate::Punch {
-            self.reserve.check(ctx, self.dirs.root.fd.as_fd())?;
+            self.reserve.check(ctx, self.dirs.root.fd.as_fd(), fop.length)?;
         }
         self.on_content(ctx, (fop.gfid, fop.fd), fop.when, |_, _, file| {
             rustix::fs::fallocate(file, flags, fop.offset, fop.length)
@@ -280,7 +280,7 @@ impl Store {
         if self.options.arbiter {
             return Err(Errno::NOSYS.into());
         }
-        self.reserve.check(ctx, self.dirs.root.fd.as_fd())?;
+        self.reserve.check(ctx, self.dirs.root.fd.as_fd(), fop.length.min(COPY_BYTES_MAX))?;
         let from = self.file(fop.from, ctx.client, fop.from_fd, OFlags::RDONLY)?;
         let to = self.file(fop.to, ctx.client, fop.to_fd, OFlags::WRONLY)?;
         let (mut at_from, mut at_to) = (fop.from_offset, fop.to_offset);

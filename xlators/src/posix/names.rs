@@ -34,7 +34,7 @@ impl Store {
     /// Give an inode another name.
     pub(super) fn link(&self, ctx: &Ctx, fop: &Link) -> Result<Made> {
         may_make(ctx, fop.parent, &fop.name)?;
-        self.reserve.check(ctx, self.dirs.root.fd.as_fd())?;
+        self.reserve.check(ctx, self.dirs.root.fd.as_fd(), 0)?;
         let dir = self.dir(fop.parent)?;
         let name = CName::new(&fop.name);
         let _locks = (self.names.lock(fop.parent), self.inodes.lock(fop.gfid));

@@ -1,5 +1,7 @@
 //! Extended attributes: which of them are the program's, which are the brick's own, and how they are called on disk.
 
+use std::os::fd::AsFd;
+
 use bytes::Bytes;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
@@ -155,7 +157,7 @@ impl Store {
             Backend::Name(key) => key,
             Backend::Ours(key) => return self.set_ours(ctx, fop, &node, &key),
         };
-        self.reserve.check(ctx, std::os::fd::AsFd::as_fd(&self.dirs.root.fd))?;
+        self.reserve.check(ctx, self.dirs.root.fd.as_fd(), fop.xattr.value.len() as u64)?;
         let set = node.at().set(key.as_cstr(), &fop.xattr.value, flags(fop.how));
         set.map_err(|errno| self.missed(fop.gfid, errno))?;
         if fop.kill_sgid && key.as_cstr() == acl::ACCESS {
