@@ -1,11 +1,11 @@
 //! What replicate sends to its copies, and what it makes of their answers.
 
 use mortar_xlators::error::{Errno, FopError};
-use mortar_xlators::fop::{FopKind, Place};
+use mortar_xlators::fop::{FopKind, Only, Place, Readdir, Rmdir, Unlink};
 use mortar_xlators::graph::Quorum;
 use mortar_xlators::types::{Cover, Gfid, XattrName};
 
-use crate::set::{Client, Fault, Set, gfid};
+use crate::set::{Client, Fault, Set, gfid, name, when};
 
 pub(crate) fn key(copy: usize) -> XattrName {
     XattrName::new(format!("trusted.afr.v-client-{copy}").into_bytes()).expect("a key")
@@ -139,6 +139,33 @@ async fn a_copy_that_did_what_a_quorum_refused_is_blamed() {
 }
 
 #[tokio::test]
+async fn copies_that_fail_in_turn_never_leave_none_that_has_everything() {
+    let set = Set::new(3, Quorum::Auto);
+    let client = set.client();
+    client.mkdir(Gfid::ROOT, "d", gfid(42)).await.expect("made");
+    let mut made = Vec::new();
+    for (copy, text) in ["a", "b", "c", "d", "e", "f"].into_iter().enumerate().map(|(at, text)| (at % 3, text)) {
+        client.wires[copy].faults.lock().push_back((FopKind::Create, Fault::Refuse(Errno::NOSPC)));
+        match client.create(gfid(42), text, gfid(50 + made.len() as u64), "").await {
+            Ok(_) => made.push(name(text)),
+            error => assert_eq!(error.map(drop), Err(FopError::Refused(Errno::NOSPC))),
+        }
+    }
+    assert_eq!(made.len(), 4, "two copies may fail, the third decides");
+    let listing = Readdir { gfid: gfid(42), fd: None, after: 0, bytes_max: 4096, attrs: false };
+    let other = set.client();
+    let entries = other.send(listing).await.expect("listed").entries;
+    let mut names: Vec<_> = entries.into_iter().map(|entry| entry.name).collect();
+    names.sort();
+    assert_eq!(names, made);
+    for made in names {
+        let unlink = Unlink { parent: gfid(42), name: made, only: Only::Any, when: when(9) };
+        client.send(unlink).await.expect("what is listed can be removed");
+    }
+    client.send(Rmdir { parent: Gfid::ROOT, name: name("d"), when: when(9) }).await.expect("nothing is left");
+}
+
+#[tokio::test]
 async fn a_refusal_stands_where_there_is_nothing_left_to_blame_on() {
     let set = Set::new(3, Quorum::Auto);
     let client = set.client();
@@ -149,6 +176,7 @@ async fn a_refusal_stands_where_there_is_nothing_left_to_blame_on() {
             client.wires[copy].faults.lock().push_back((fop, Fault::Refuse(Errno::STALE)));
         }
     }
+    client.wires[2].faults.lock().push_back((FopKind::Unlink, Fault::Refuse(Errno::IO)));
     let made = client.create(gfid(42), "f", gfid(43), "").await;
     assert_eq!(made.map(drop), Err(FopError::Refused(Errno::STALE)));
 }

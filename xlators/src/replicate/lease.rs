@@ -19,7 +19,9 @@ use super::entry::{AtCopy, Entry, Epochs, Recalled};
 use super::pending::Accused;
 use super::quorum::Rule;
 use crate::ctx::Turn;
+use crate::error::{FopError, Result};
 use crate::fop::Settled;
+use crate::reply::Reply;
 use crate::types::{Class, Epoch, Gfid, LeaseMode};
 
 /// Power of two, enough that two threads seldom meet in one shard.
@@ -53,16 +55,30 @@ pub(super) enum Wanted {
     },
 }
 
-/// How one copy took one change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+/// How many changes one copy counted of one fop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Counted {
-    /// Not sent, or fenced: the copy did not count it.
-    #[default]
-    No,
-    /// Answered.
-    Yes,
+    /// It answered so many; none that it was not sent, or fenced.
+    Times(u64),
     /// No answer: nobody knows.
     Unknown,
+}
+
+impl Counted {
+    pub(super) fn of(answer: &Result<Reply>) -> Self {
+        match answer {
+            Err(FopError::Fenced) => Self::Times(0),
+            Ok(_) | Err(FopError::Refused(_)) => Self::Times(1),
+            Err(FopError::Unreachable) => Self::Unknown,
+        }
+    }
+
+    pub(super) fn and(self, more: Self) -> Self {
+        match (self, more) {
+            (Self::Times(one), Self::Times(other)) => Self::Times(one + other),
+            _ => Self::Unknown,
+        }
+    }
 }
 
 /// How a change ended, for the books of its leases.
@@ -278,6 +294,16 @@ impl Cache {
         shard.peek(&gfid).is_some_and(owned)
     }
 
+    /// Whom the copies blame for a pinned object by now.
+    pub(super) fn accused(&self, pin: &Pin) -> Accused {
+        self.with(pin.gfid, |entry| entry.accused).unwrap_or(pin.accused)
+    }
+
+    /// These copies are about to be blamed for a pinned object.
+    pub(super) fn accuse(&self, pin: &Pin, class: Class, copies: CopySet) {
+        self.with(pin.gfid, |entry| entry.accused.add(class, copies));
+    }
+
     /// A fop has ended.
     pub(super) fn unpin(&self, pin: &Pin, outcome: &Outcome) {
         let list = self.with(pin.gfid, |entry| {
@@ -287,11 +313,11 @@ impl Cache {
                 for (at, (counted, epoch)) in entry.at.iter_mut().zip(outcome.counted.iter().zip(&pin.epochs)) {
                     match counted {
                         // A grant that was renewed meanwhile counts anew; a count that is off only keeps a mark.
-                        Counted::Yes if at.grant.map(|(e, _)| e) == *epoch => {
-                            at.changes = at.changes.map(|changes| changes + 1);
+                        Counted::Times(0) => {}
+                        Counted::Times(times) if at.grant.map(|(e, _)| e) == *epoch => {
+                            at.changes = at.changes.map(|changes| changes + times);
                         }
-                        Counted::Yes | Counted::Unknown => at.changes = None,
-                        Counted::No => {}
+                        Counted::Times(_) | Counted::Unknown => at.changes = None,
                     }
                 }
                 entry.unsettled |= outcome.unsettled;

@@ -28,6 +28,7 @@ mod relock;
 mod spread;
 mod steps;
 mod transaction;
+mod undo;
 mod verdict;
 
 use std::collections::HashMap;
@@ -98,6 +99,8 @@ pub struct Replicate {
     /// Which life each copy is in: what it was told in another it may have forgotten.
     lives: Box<[AtomicU64]>,
     health: watch::Sender<Health>,
+    /// Held while it is judged what copies did that do not agree, until that is noted of their leases.
+    disputes: Mutex<()>,
     settling: AtomicBool,
     trimming: AtomicBool,
     own_requests: AtomicU64,
@@ -147,6 +150,7 @@ impl Replicate {
             copies,
             opens: Mutex::default(),
             health: watch::Sender::new(Health::Down),
+            disputes: Mutex::default(),
             settling: AtomicBool::new(false),
             trimming: AtomicBool::new(false),
             own_requests: AtomicU64::new(1 << 63),

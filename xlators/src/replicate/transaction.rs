@@ -21,7 +21,7 @@ use crate::effect::Effect;
 use crate::error::{Errno, FopError, Result};
 use crate::fop::{Birth, Fop, Lease, Mark};
 use crate::reply::Reply;
-use crate::types::{Class, Counters, Cover, Epoch, Gfid};
+use crate::types::{Class, Counters, Cover, Epoch, Gfid, LeaseMode};
 
 /// How often a change that every copy fenced is begun anew. Each time costs a lease; more than a few in a row means
 /// that others are served between, and the program should hear of it.
@@ -179,10 +179,10 @@ impl Replicate {
 
     /// Judge, blame, and answer.
     async fn conclude(&self, mut pins: Pins, ctx: &Ctx, fop: &Fop, votes: Votes) -> Result<Reply> {
-        pins.outcome.counted = votes.iter().map(counted).collect();
+        pins.outcome.counted = votes.iter().map(|vote| vote.as_ref().map_or(Counted::Times(0), Counted::of)).collect();
         let judged: SmallVec<[Vote; 3]> =
             votes.iter().enumerate().map(|(copy, vote)| vote_of(vote, self.copies[copy].arbiter)).collect();
-        let answer = match judge(&self.rule, &judged) {
+        let answer = match self.verdict(&pins, fop, &judged) {
             Verdict::Done(done) => {
                 let missed = self.all().without(done);
                 let blamed = self.blame(&mut pins, ctx, fop, done, missed).await;
@@ -190,7 +190,10 @@ impl Replicate {
             }
             Verdict::Refused { errno, refused, odd } => {
                 self.forget_open(fop);
-                let blamed = self.blame(&mut pins, ctx, fop, refused, odd).await;
+                let odd = self.undo(&mut pins, ctx, fop, odd).await;
+                // Where it was not a quorum that refused, those who did it say of themselves that they are out of step.
+                let on = if self.rule.holds(refused) { refused } else { refused.or(odd) };
+                let blamed = self.blame(&mut pins, ctx, fop, on, odd).await;
                 blamed.and(Err(FopError::Refused(errno)))
             }
             Verdict::Undecided => {
@@ -213,6 +216,28 @@ impl Replicate {
         }
         self.settle_soon();
         answer
+    }
+
+    /// Judge by what is known now of whom the copies blame: other changes under the same leases end at the same time.
+    fn verdict(&self, pins: &Pins, fop: &Fop, votes: &[Vote]) -> Verdict {
+        let class = match fop.effect() {
+            Effect::Inode { class, .. } => class,
+            Effect::Entry { .. } | Effect::Read | Effect::Session => Class::Entry,
+        };
+        let everybody = Verdict::Done(self.all());
+        if judge(&self.rule, votes, self.all()) == everybody {
+            return everybody;
+        }
+        let _one_at_a_time = self.disputes.lock();
+        let without_content = |copy: &usize| class == Class::Data && self.copies[*copy].arbiter;
+        let arbiters: CopySet = (0..self.copies.len()).filter(without_content).collect();
+        let changed = || pins.pins.iter().filter(|pin| pin.mode == LeaseMode::Exclusive);
+        let blamed = changed().map(|pin| self.cache.accused(pin).of(class));
+        let verdict = judge(&self.rule, votes, blamed.fold(self.all().without(arbiters), CopySet::without));
+        if let Verdict::Done(done) = verdict {
+            changed().for_each(|pin| self.cache.accuse(pin, class, self.all().without(done)));
+        }
+        verdict
     }
 
     async fn blame(&self, pins: &mut Pins, ctx: &Ctx, fop: &Fop, on: CopySet, blamed: CopySet) -> Result<()> {
@@ -395,14 +420,6 @@ fn gone(reply: &Reply) -> Option<Gfid> {
         Reply::Unlink(removed) if removed.iatt.nlink == 0 => Some(removed.iatt.gfid),
         Reply::Rmdir(removed) => Some(removed.iatt.gfid),
         _ => None,
-    }
-}
-
-fn counted(vote: &Option<Result<Reply>>) -> Counted {
-    match vote {
-        None | Some(Err(FopError::Fenced)) => Counted::No,
-        Some(Ok(_) | Err(FopError::Refused(_))) => Counted::Yes,
-        Some(Err(FopError::Unreachable)) => Counted::Unknown,
     }
 }
 

@@ -22,14 +22,16 @@ pub(super) enum Vote {
 pub(super) enum Verdict {
     /// A quorum did the same.
     Done(CopySet),
-    /// A quorum changed nothing; `odd` did it all the same.
+    /// A quorum changed nothing, or the clean copies did not; `odd` did it all the same.
     Refused { errno: Errno, refused: CopySet, odd: CopySet },
-    /// Neither: copies may differ, and nobody can be blamed for it.
+    /// Neither: copies may differ, and nobody can be blamed for it who is not blamed already.
     Undecided,
 }
 
-/// Judge one change. `votes` has a place for each copy of the set.
-pub(super) fn judge(rule: &Rule, votes: &[Vote]) -> Verdict {
+/// Judge one change. `votes` has a place for each copy of the set; nobody blames those that are `clean`.
+///
+/// A quorum of blamed copies does not overrule the clean ones: no copy would be left that has everything.
+pub(super) fn judge(rule: &Rule, votes: &[Vote], clean: CopySet) -> Verdict {
     let those = |wanted: &dyn Fn(Vote) -> bool| -> CopySet {
         votes.iter().enumerate().filter(|&(_, vote)| wanted(*vote)).map(|(copy, _)| copy).collect()
     };
@@ -43,14 +45,15 @@ pub(super) fn judge(rule: &Rule, votes: &[Vote]) -> Verdict {
             agreeing = same;
         }
     }
-    if rule.holds(agreeing) {
+    let refused = those(&|vote| matches!(vote, Vote::Refused(_)));
+    let odd = those(&|vote| matches!(vote, Vote::Done(_)));
+    let overrules = |these: CopySet, those: CopySet| these.and(clean).is_empty() && !those.and(clean).is_empty();
+    if rule.holds(agreeing) && !overrules(agreeing, refused) {
         return Verdict::Done(agreeing);
     }
-    let refused = those(&|vote| matches!(vote, Vote::Refused(_)));
-    match majority_errno(votes) {
-        Some(errno) if rule.holds(refused) => {
-            Verdict::Refused { errno, refused, odd: those(&|vote| matches!(vote, Vote::Done(_))) }
-        }
+    let (by_quorum, by_clean) = (rule.holds(refused) && !overrules(refused, odd), rule.holds(agreeing));
+    match majority_errno(votes, if by_quorum { refused } else { refused.and(clean) }) {
+        Some(errno) if by_quorum || by_clean => Verdict::Refused { errno, refused, odd },
         _ => Verdict::Undecided,
     }
 }
@@ -64,10 +67,10 @@ fn agrees(vote: Vote, other: Vote) -> bool {
     }
 }
 
-/// The errno that most copies gave; of equals the one of the lowest copy.
-fn majority_errno(votes: &[Vote]) -> Option<Errno> {
-    let errnos: SmallVec<[Errno; 3]> =
-        votes.iter().filter_map(|vote| if let Vote::Refused(errno) = vote { Some(*errno) } else { None }).collect();
+/// The errno that most of these copies gave; of equals the one of the lowest copy.
+fn majority_errno(votes: &[Vote], of: CopySet) -> Option<Errno> {
+    let errno = |copy: usize| if let Vote::Refused(errno) = votes[copy] { Some(errno) } else { None };
+    let errnos: SmallVec<[Errno; 3]> = of.iter().filter_map(errno).collect();
     let count = |errno: Errno| errnos.iter().filter(|&&other| other == errno).count();
     let most = errnos.iter().map(|&errno| count(errno)).max()?;
     errnos.iter().copied().find(|&errno| count(errno) == most)
@@ -120,7 +123,25 @@ mod tests {
         ];
         for (votes, expected) in rows {
             let rule = Rule::new(Quorum::Auto, votes.len());
-            assert_eq!(judge(&rule, votes), *expected, "{votes:?}");
+            assert_eq!(judge(&rule, votes, CopySet::first(votes.len())), *expected, "{votes:?}");
+        }
+    }
+
+    #[test]
+    fn a_quorum_of_blamed_copies_does_not_overrule_a_clean_one() {
+        let rows: &[(&[Vote], &[usize], Verdict)] = &[
+            (&[DONE, NOSPC, DONE], &[1], refused(Errno::NOSPC, &[1], &[0, 2])),
+            (&[DONE, NOSPC, DONE], &[1, 2], Verdict::Done(set(&[0, 2]))),
+            (&[DONE, NOSPC, DONE], &[], Verdict::Done(set(&[0, 2]))),
+            (&[DONE, MISSED, DONE], &[1], Verdict::Done(set(&[0, 2]))),
+            (&[NOSPC, DONE, NOSPC], &[1], Verdict::Undecided),
+            (&[NOSPC, DONE, NOSPC], &[0, 1], refused(Errno::NOSPC, &[0, 2], &[1])),
+            (&[EXIST, NOSPC, DONE], &[1], refused(Errno::EXIST, &[0, 1], &[2])),
+            (&[DONE, DONE, EXIST, NOSPC, DONE], &[3], refused(Errno::NOSPC, &[2, 3], &[0, 1, 4])),
+        ];
+        for (votes, clean, expected) in rows {
+            let rule = Rule::new(Quorum::Auto, votes.len());
+            assert_eq!(judge(&rule, votes, set(clean)), *expected, "{votes:?} {clean:?}");
         }
     }
 }
