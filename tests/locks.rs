@@ -127,7 +127,7 @@ impl Client {
             arbiter: false,
         };
         let subvols = wires.iter().enumerate().map(|(copy, wire)| (spec(copy), Arc::clone(wire) as Subvol)).collect();
-        let (_, notices) = tokio::sync::mpsc::unbounded_channel();
+        let notices = wires.iter().map(|_| tokio::sync::mpsc::unbounded_channel().1).collect();
         let (lost, options) = (Arc::new(Lost::default()), ReplicateOptions::default());
         let upcall: Arc<dyn Upcall> = Arc::<Lost>::clone(&lost);
         let top = Replicate::new("v-replicate-0".into(), subvols, Quorum::Auto, options, notices, upcall, id);

@@ -67,7 +67,8 @@ impl Set {
             let spec =
                 BrickSpec { id: format!("v-client-{copy}"), address: String::new(), path: String::new(), arbiter };
             let disk = Memory::new(arbiter);
-            let mut config = config(Start::Fresh, 1_000_000 * (copy as u64 + 1));
+            // Bricks may number their leases alike.
+            let mut config = config(Start::Fresh, 1_000_000);
             choose(&mut config);
             let leases = Leases::new(disk.clone(), disk.clone(), config);
             Brick { disk, leases: Arc::new(Mutex::new(leases)), spec }
@@ -96,19 +97,21 @@ impl Set {
         cover: impl FnOnce(ClientId, Arc<dyn Upcall>, &mut dyn FnMut(&Arc<dyn Upcall>) -> Subvol) -> Subvol,
     ) -> Client {
         let id = ClientId(u128::from(self.next_client.fetch_add(1, Ordering::Relaxed)));
-        let (notices, heard) = tokio::sync::mpsc::unbounded_channel();
+        let mut heard = Vec::new();
         let wires: Vec<_> = self
             .bricks
             .iter()
             .enumerate()
             .map(|(copy, brick)| {
+                let (notices, hears) = tokio::sync::mpsc::unbounded_channel();
+                heard.push(hears);
                 let leases = Arc::clone(&brick.leases);
                 leases.lock().attach(id, notices.clone()).expect("attached");
                 Arc::new(Wire {
                     copy,
                     client: id,
                     leases,
-                    notices: notices.clone(),
+                    notices,
                     faults: Mutex::default(),
                     log: Arc::clone(&self.log),
                     health: watch::Sender::new(Health::Up { session: 1 }),

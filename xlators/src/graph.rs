@@ -118,8 +118,8 @@ fn build_names(spec: &Spec, client: ClientId, leaf: &mut Leaf<'_>, upcall: &Arc<
             Distribute::new(name, sets, distribute::Options::default())
         }
         Spec::Replicate { name, bricks, quorum } => {
-            let (notices, heard) = mpsc::unbounded_channel();
-            let bricks = bricks.iter().map(|brick| (brick.clone(), leaf(brick, notices.clone()))).collect();
+            let (notices, heard): (Vec<_>, _) = bricks.iter().map(|_| mpsc::unbounded_channel()).unzip();
+            let bricks = bricks.iter().zip(notices).map(|(brick, says)| (brick.clone(), leaf(brick, says))).collect();
             let options = ReplicateOptions::default();
             Replicate::new(name.clone(), bricks, *quorum, options, heard, Arc::clone(upcall), client)
         }

@@ -82,7 +82,7 @@ impl Asking<'_> {
     fn end(&mut self, grants: &[(usize, Epoch, Accused)]) -> Option<Pin> {
         self.open = false;
         let (pin, recalled, disowned) = self.set.cache.asked(self.gfid, self.mode, grants, self.up);
-        disowned.into_iter().for_each(|epoch| self.set.disown(self.gfid, epoch));
+        disowned.into_iter().for_each(|(copy, epoch)| self.set.disown(copy, self.gfid, epoch));
         if recalled == Recalled::GiveBack {
             self.set.give_back_soon(self.gfid);
         }

@@ -49,7 +49,7 @@ pub(super) struct Entry {
     /// A request for it is under way.
     pub(super) asking: bool,
     /// Recalls of grants whose answer we have not seen yet.
-    pub(super) early: Vec<(Epoch, LeaseMode)>,
+    pub(super) early: Vec<(usize, Epoch, LeaseMode)>,
     /// A change ended without a quorum that agrees, or a blame could not be written.
     pub(super) unsettled: bool,
     /// Stands in the list of what is to be settled.
@@ -106,8 +106,9 @@ impl Entry {
         self.at.iter().map(|at| at.grant.map(|(epoch, _)| epoch)).collect()
     }
 
-    pub(super) fn recall(&mut self, epoch: Epoch, wanted: LeaseMode) -> Recalled {
-        if !self.at.iter().any(|at| at.grant.is_some_and(|(held, _)| held == epoch)) {
+    /// The copy says which grant it means: copies number theirs alike.
+    pub(super) fn recall(&mut self, copy: usize, epoch: Epoch, wanted: LeaseMode) -> Recalled {
+        if self.at[copy].grant.is_none_or(|(held, _)| held != epoch) {
             return Recalled::Unknown;
         }
         let first = self.recalled.is_none();

@@ -30,7 +30,7 @@ struct Gathering<'a> {
 impl Gathering<'_> {
     fn end(&self, gfid: Gfid, grants: &[(usize, Epoch, Accused)]) {
         let (recalled, disowned) = self.set.cache.gathered(gfid, grants, self.up);
-        disowned.into_iter().for_each(|epoch| self.set.disown(gfid, epoch));
+        disowned.into_iter().for_each(|(copy, epoch)| self.set.disown(copy, gfid, epoch));
         if recalled == Recalled::GiveBack {
             self.set.give_back_soon(gfid);
         }

@@ -26,37 +26,35 @@ const BATCH: usize = 256;
 const TRIM: usize = 1024;
 
 impl Replicate {
-    pub(super) fn serve_notices(&self, mut notices: UnboundedReceiver<Notice>) {
+    /// Hear what one copy says unasked, as long as the set lives.
+    pub(super) fn serve_notices(&self, copy: usize, mut notices: UnboundedReceiver<Notice>) {
         let weak = self.me.clone();
         self.runtime.spawn(async move {
             let mut batch = Vec::with_capacity(BATCH);
             while notices.recv_many(&mut batch, BATCH).await > 0 {
                 let Some(set) = weak.upgrade() else { return };
                 for notice in batch.drain(..) {
-                    set.hear(notice);
+                    set.hear(copy, notice);
                 }
             }
         });
     }
 
-    fn hear(&self, notice: Notice) {
+    fn hear(&self, copy: usize, notice: Notice) {
         match notice {
             Notice::Blames { .. } => self.ask_who_blames(),
-            Notice::Recall { gfid, epoch, wanted } => match self.cache.recall(gfid, epoch, wanted) {
+            Notice::Recall { gfid, epoch, wanted } => match self.cache.recall(copy, gfid, epoch, wanted) {
                 Recalled::GiveBack => self.give_back_soon(gfid),
                 Recalled::Noted => {}
-                Recalled::Unknown => self.disown(gfid, epoch),
+                Recalled::Unknown => self.disown(copy, gfid, epoch),
             },
         }
     }
 
-    /// A grant whose request nobody waited for: whichever copy gave it gets it back.
-    pub(super) fn disown(&self, gfid: Gfid, epoch: Epoch) {
+    /// A grant whose request nobody waited for: the copy that gave it gets it back.
+    pub(super) fn disown(&self, copy: usize, gfid: Gfid, epoch: Epoch) {
         let set = self.shared();
-        self.runtime.spawn(async move {
-            let back = set.up.get().iter().map(|copy| set.unlease_one(copy, gfid, epoch)).collect::<Vec<_>>();
-            join_all(back).await;
-        });
+        self.runtime.spawn(async move { set.unlease_one(copy, gfid, epoch).await });
     }
 
     /// Give a recalled lease back.

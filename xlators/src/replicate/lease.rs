@@ -210,7 +210,7 @@ impl Cache {
         mode: LeaseMode,
         grants: &[(usize, Epoch, Accused)],
         up: CopySet,
-    ) -> (Option<Pin>, Recalled, Vec<Epoch>) {
+    ) -> (Option<Pin>, Recalled, Vec<(usize, Epoch)>) {
         let ended = self.with(gfid, |entry| {
             let pin = |entry: &mut Entry| self.pin(gfid, entry, mode);
             self.install(entry, mode, grants, up, pin)
@@ -224,7 +224,7 @@ impl Cache {
         gfid: Gfid,
         grants: &[(usize, Epoch, Accused)],
         up: CopySet,
-    ) -> (Recalled, Vec<Epoch>) {
+    ) -> (Recalled, Vec<(usize, Epoch)>) {
         let ended = self.with(gfid, |entry| self.install(entry, LeaseMode::Shared, grants, up, |_| ()));
         ended.map_or((Recalled::Noted, Vec::new()), |(_, recalled, disowned)| (recalled, disowned))
     }
@@ -236,7 +236,7 @@ impl Cache {
         grants: &[(usize, Epoch, Accused)],
         up: CopySet,
         use_at_once: impl FnOnce(&mut Entry) -> T,
-    ) -> (Option<T>, Recalled, Vec<Epoch>) {
+    ) -> (Option<T>, Recalled, Vec<(usize, Epoch)>) {
         entry.asking = false;
         entry.since = self.grants.fetch_add(1, Ordering::AcqRel) + 1;
         for &(copy, epoch, accused) in grants {
@@ -250,11 +250,11 @@ impl Cache {
         let complete = entry.recalled.is_none() && holding == up && self.rule.holds(holding);
         let used = complete.then(|| use_at_once(entry));
         let (mut recalled, mut disowned) = (Recalled::Noted, Vec::new());
-        for (epoch, wanted) in std::mem::take(&mut entry.early) {
-            match entry.recall(epoch, wanted) {
+        for (copy, epoch, wanted) in std::mem::take(&mut entry.early) {
+            match entry.recall(copy, epoch, wanted) {
                 Recalled::GiveBack => recalled = Recalled::GiveBack,
                 Recalled::Noted => {}
-                Recalled::Unknown => disowned.push(epoch),
+                Recalled::Unknown => disowned.push((copy, epoch)),
             }
         }
         entry.wake();
@@ -412,12 +412,12 @@ impl Cache {
         }
     }
 
-    /// A recall came.
-    pub(super) fn recall(&self, gfid: Gfid, epoch: Epoch, wanted: LeaseMode) -> Recalled {
+    /// A recall came from `copy`.
+    pub(super) fn recall(&self, copy: usize, gfid: Gfid, epoch: Epoch, wanted: LeaseMode) -> Recalled {
         let noted = self.with(gfid, |entry| {
-            let noted = entry.recall(epoch, wanted);
+            let noted = entry.recall(copy, epoch, wanted);
             if noted == Recalled::Unknown && entry.asking {
-                entry.early.push((epoch, wanted));
+                entry.early.push((copy, epoch, wanted));
                 return Recalled::Noted;
             }
             noted
@@ -543,4 +543,43 @@ impl Cache {
 pub(super) enum Later {
     Nothing,
     Some,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Quorum;
+
+    const OBJECT: Gfid = Gfid::from_bytes([7; 16]);
+
+    /// What three copies granted, by the numbers of their grants.
+    fn grants(epochs: [u64; 3]) -> [(usize, Epoch, Accused); 3] {
+        [0, 1, 2].map(|copy| (copy, Epoch(epochs[copy]), Accused::default()))
+    }
+
+    fn cache() -> Cache {
+        Cache::new(3, Rule::new(Quorum::Auto, 3))
+    }
+
+    #[test]
+    fn a_recall_means_the_grant_of_the_copy_that_sent_it() {
+        let (cache, all) = (cache(), CopySet::first(3));
+        assert!(matches!(cache.want(OBJECT, LeaseMode::Shared, all, Turn::Waits), Wanted::Ask { .. }));
+        let (shared, ..) = cache.asked(OBJECT, LeaseMode::Shared, &grants([5, 6, 7]), all);
+        cache.unpin(&shared.expect("granted"), &Outcome::default());
+        assert!(matches!(cache.want(OBJECT, LeaseMode::Exclusive, all, Turn::Waits), Wanted::Ask { .. }));
+        // Copy 1 has given more already, and wants that back. It is not the grant of copy 2 with the same number.
+        assert_eq!(cache.recall(1, OBJECT, Epoch(7), LeaseMode::Exclusive), Recalled::Noted);
+        let (_, recalled, disowned) = cache.asked(OBJECT, LeaseMode::Exclusive, &grants([6, 7, 8]), all);
+        assert_eq!((recalled, disowned), (Recalled::GiveBack, vec![]));
+    }
+
+    #[test]
+    fn a_grant_that_is_none_of_ours_goes_back_to_the_copy_that_gave_it() {
+        let (cache, all) = (cache(), CopySet::first(3));
+        assert!(matches!(cache.want(OBJECT, LeaseMode::Shared, all, Turn::Waits), Wanted::Ask { .. }));
+        assert_eq!(cache.recall(2, OBJECT, Epoch(5), LeaseMode::Exclusive), Recalled::Noted);
+        let (_, recalled, disowned) = cache.asked(OBJECT, LeaseMode::Shared, &grants([5, 6, 7]), all);
+        assert_eq!((recalled, disowned), (Recalled::Noted, vec![(2, Epoch(5))]));
+    }
 }

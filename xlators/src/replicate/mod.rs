@@ -109,7 +109,7 @@ pub struct Replicate {
 }
 
 impl Replicate {
-    /// The set of `bricks`, in the order of the volume file. `notices` hears what all of them say unasked; `upcall`
+    /// The set of `bricks`, in the order of the volume file. `notices` hear what each of them says unasked; `upcall`
     /// is told before a lease goes. Must be called inside a tokio runtime.
     ///
     /// # Panics
@@ -121,11 +121,12 @@ impl Replicate {
         bricks: Vec<(BrickSpec, Subvol)>,
         quorum: Quorum,
         options: ReplicateOptions,
-        notices: UnboundedReceiver<Notice>,
+        notices: Vec<UnboundedReceiver<Notice>>,
         upcall: Arc<dyn Upcall>,
         client: ClientId,
     ) -> Arc<Self> {
         assert!((1..=COPIES_MAX).contains(&bricks.len()), "a set has 1 to {COPIES_MAX} bricks");
+        assert_eq!(notices.len(), bricks.len(), "every brick is heard");
         let copy = |(spec, subvol): (BrickSpec, Subvol)| Copy {
             subvol,
             key: pending::key(&spec.id).expect("the volume file was checked"),
@@ -157,7 +158,7 @@ impl Replicate {
             blames: AtomicU64::new(0),
         });
         replicate.watch_members();
-        replicate.serve_notices(notices);
+        notices.into_iter().enumerate().for_each(|(copy, notices)| replicate.serve_notices(copy, notices));
         replicate
     }
 
