@@ -1,7 +1,7 @@
 //! What replicate sends to its copies, and what it makes of their answers.
 
 use mortar_xlators::error::{Errno, FopError};
-use mortar_xlators::fop::{FopKind, Only, Place, Readdir, Rmdir, Unlink};
+use mortar_xlators::fop::{FopKind, Only, Place, Readdir, Rename, Replace, Rmdir, Unlink};
 use mortar_xlators::graph::Quorum;
 use mortar_xlators::types::{Cover, Gfid, XattrName};
 
@@ -271,4 +271,43 @@ async fn a_copy_that_slept_answers_nothing_it_missed() {
     }
     client.write(gfid(42), Place::At(0), "NEWER").await.expect("written");
     assert!(set.take_log().contains("1 Write 42 At(0) 5 bytes under 42"), "it takes part in changes again");
+}
+
+/// How many requests for leases go with a rename that three others get in the way of: several times what is usual.
+const ASKED_MAX: usize = 100;
+
+/// Clients that want two directories each take them from each other, and all get on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_needs_two_directories_gets_them_though_others_do_too() {
+    let set = Set::new(3, Quorum::Auto);
+    let maker = set.client();
+    let directories = [10, 11, 12].map(gfid);
+    for (number, directory) in directories.into_iter().enumerate() {
+        maker.mkdir(Gfid::ROOT, &format!("d-{number}"), directory).await.expect("made");
+    }
+    let movers = (0..4).map(|who| {
+        let client = set.client();
+        tokio::spawn(async move {
+            let at = |number: usize| directories[(who + number) % directories.len()];
+            let (file, own) = (gfid(100 + who as u64), name(&format!("file-{who}")));
+            client.create(at(0), &format!("file-{who}"), file, "").await.expect("created");
+            for number in 0..100 {
+                let rename = Rename {
+                    from_parent: at(number),
+                    from_name: own.clone(),
+                    to_parent: at(number + 1),
+                    to_name: own.clone(),
+                    replace: Replace::Yes,
+                    when: when(3),
+                };
+                client.send(rename).await.expect("renamed");
+            }
+            client
+        })
+    });
+    let movers: Vec<_> = futures::future::join_all(movers).await;
+    assert!(movers.iter().all(Result::is_ok));
+    let asked = set.take_log().lines().filter(|line| line.contains(" Lease ")).count();
+    assert!(asked <= 400 * ASKED_MAX, "asked for leases {asked} times");
+    set.agree(&[0, 1, 2]);
 }

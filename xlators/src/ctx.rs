@@ -84,6 +84,11 @@ impl Ctx {
         Self { turn: Turn::Held, ..self.clone() }
     }
 
+    /// The same request, given up at `moment` if the caller waits longer than that.
+    pub fn until(&self, moment: Instant) -> Self {
+        Self { deadline: self.deadline.min(moment), ..self.clone() }
+    }
+
     /// The same request made as root, for what a layer does for itself.
     pub fn as_root(&self) -> Self {
         Self { caller: Caller::root(), ..self.clone() }

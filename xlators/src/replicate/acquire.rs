@@ -32,6 +32,13 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// How long copies are waited for that have not answered when a quorum has.
 const PATIENCE: Duration = Duration::from_millis(50);
 
+/// How often leases are waited for without any being kept, beyond once for each.
+const ROUNDS: usize = 3;
+
+/// How long leases are kept while another is waited for: much shorter than a brick waits for a recalled one, longer than
+/// many clients need for a change each.
+const KEPT: Duration = Duration::from_millis(200);
+
 /// Leases in use by one fop. Dropping it ends the use, and writes the outcome into the books.
 #[derive(Debug)]
 pub(super) struct Pins {
@@ -122,9 +129,12 @@ impl Replicate {
     /// Hold these leases until the answer is dropped.
     ///
     /// While one of them is waited for, none of the others is held back, so that nobody ever waits crosswise: neither
-    /// two clients for each other, nor one for a brick that is taking a name from an inode.
+    /// two clients for each other, nor one for a brick that is taking a name from an inode. Clients that want several
+    /// of the same leases can take them from each other for ever like this, so that whoever has lost some too often
+    /// asks [in order](Self::pin_in_order).
     pub(super) async fn pin(&self, ctx: &Ctx, needs: &Needs) -> Result<Pins> {
         let mut waited_for = self.no_pins()?;
+        let mut rounds = needs.len() + ROUNDS;
         'all_at_once: loop {
             let mut held = self.no_pins()?;
             for &(gfid, mode) in needs {
@@ -140,6 +150,11 @@ impl Replicate {
                         // Boxed, so that the usual way does not carry the room for this one.
                         let pin = Box::pin(self.pin_slowly(ctx, gfid, mode, (up, other))).await?;
                         waited_for.pins.push(pin);
+                        rounds -= 1;
+                        if rounds == 0 {
+                            drop(waited_for);
+                            return Box::pin(self.pin_in_order(ctx, needs)).await;
+                        }
                         continue 'all_at_once;
                     }
                 }
@@ -147,6 +162,31 @@ impl Replicate {
             self.trim_if_full();
             return Ok(held);
         }
+    }
+
+    /// Hold these leases, and keep those that were got while the next is waited for. All ask in the same order, so one
+    /// of them always gets on; only what waits for a brick may be in the way, and goes first after a moment.
+    async fn pin_in_order(&self, ctx: &Ctx, needs: &Needs) -> Result<Pins> {
+        loop {
+            let mut held = self.no_pins()?;
+            match self.pin_each(ctx, needs, &mut held).await {
+                Err(FopError::Refused(Errno::TIMEDOUT)) if ctx.deadline > std::time::Instant::now() => {}
+                Err(error) => return Err(error),
+                // Who came meanwhile has to be asked, too.
+                Ok(()) if self.live()? != held.up => {}
+                Ok(()) => return Ok(held),
+            }
+        }
+    }
+
+    async fn pin_each(&self, ctx: &Ctx, needs: &Needs, held: &mut Pins) -> Result<()> {
+        for &(gfid, mode) in needs {
+            let kept_until = std::time::Instant::now() + KEPT;
+            let ctx = if held.pins.is_empty() { ctx.clone() } else { ctx.until(kept_until) };
+            let wanted = self.cache.want(gfid, mode, held.up, ctx.turn);
+            held.pins.push(self.pin_slowly(&ctx, gfid, mode, (held.up, wanted)).await?);
+        }
+        Ok(())
     }
 
     fn no_pins(&self) -> Result<Pins> {
