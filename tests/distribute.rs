@@ -14,6 +14,7 @@ use mortar_xlators::error::{Errno, FopError};
 use mortar_xlators::fop::{FopKind, Getattr, Lookup, Mkdir, Mknod, Only, Release, Rmdir, Unlink};
 use mortar_xlators::types::{AttrMask, Fd, Gfid, Kind};
 
+mod crowd;
 mod races;
 
 const SETS: usize = 3;

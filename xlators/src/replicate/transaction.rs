@@ -27,6 +27,10 @@ use crate::types::{Class, Counters, Cover, Epoch, Gfid, LeaseMode};
 /// that others are served between, and the program should hear of it.
 const ATTEMPTS: usize = 16;
 
+/// How often a link is begun anew that found its inode on some copies only. An unlink that is under way gets through as
+/// soon as our lease is given back, so that more than once is a copy that lacks the inode for another reason.
+const TORN_MAX: usize = 2;
+
 /// An arbiter keeps no content; it gets this in its place, as in GlusterFS.
 static NO_CONTENT: Bytes = Bytes::from_static(&[0xff]);
 
@@ -52,9 +56,9 @@ impl Replicate {
             Fop::Mkdir(mkdir) => mkdir.lease = true,
             _ => {}
         }
-        for _ in 0..ATTEMPTS {
+        for round in 0..ATTEMPTS {
             let pins = self.pin(ctx, &fop.leases()).await?;
-            let work = attempt(pins, ctx.clone(), fop).boxed();
+            let work = attempt(pins, ctx.clone(), fop, round).boxed();
             match Finish::new(&self.runtime, work).await {
                 ControlFlow::Break(answer) => return answer,
                 ControlFlow::Continue(again) => fop = again,
@@ -65,7 +69,7 @@ impl Replicate {
 }
 
 /// One attempt; runs to its end whoever waits for it.
-async fn attempt(mut pins: Pins, ctx: Ctx, fop: Fop) -> Attempt {
+async fn attempt(mut pins: Pins, ctx: Ctx, fop: Fop, round: usize) -> Attempt {
     let set = Arc::clone(&pins.set);
     if let Err(error) = set.refuse_without_content(&pins, &fop) {
         return ControlFlow::Break(Err(error));
@@ -86,6 +90,14 @@ async fn attempt(mut pins: Pins, ctx: Ctx, fop: Fop) -> Attempt {
         }
         let again = Box::pin(set.regrant(&mut pins, &ctx, fenced)).await;
         Box::pin(set.fan_out(&pins, &ctx, &fop, again, &mut votes)).await;
+    }
+    if matches!(fop, Fop::Link(_))
+        && round < TORN_MAX
+        && let torn = set.torn(&pins, &votes)
+        && !torn.is_empty()
+        && Box::pin(set.take_link_back(&mut pins, &ctx, &fop, &votes, torn)).await
+    {
+        return ControlFlow::Continue(fop);
     }
     ControlFlow::Break(set.conclude(pins, &ctx, &fop, votes).await)
 }
@@ -177,9 +189,32 @@ impl Replicate {
         again
     }
 
+    /// The copies that made a link while others, which nobody blames, said that the inode is gone. A name is taken from
+    /// an inode on one copy after the other, and only each brick keeps others away meanwhile: so it can have lost its
+    /// last name on some when we got the lease, and not yet on the rest.
+    fn torn(&self, pins: &Pins, votes: &Votes) -> CopySet {
+        let which = |of: fn(&Result<Reply>) -> bool| -> CopySet {
+            (0..votes.len()).filter(|&copy| votes[copy].as_ref().is_some_and(of)).collect()
+        };
+        let gone = which(|vote| matches!(vote, Err(FopError::Refused(Errno::STALE))));
+        if gone.without(pins.accused().any()).is_empty() { CopySet::NONE } else { which(Result::is_ok) }
+    }
+
+    /// Take a new link back where it was made, and say whether that worked: all is as if it had never been asked for.
+    /// The lease of the inode goes first, since whoever takes the other name waits for it.
+    async fn take_link_back(&self, pins: &mut Pins, ctx: &Ctx, fop: &Fop, votes: &Votes, made: CopySet) -> bool {
+        let Fop::Link(link) = fop else { return false };
+        tracing::info!(ctx.id, set = self.name, gfid = %link.gfid, ?made, "a link came while its inode was going");
+        pins.outcome.counted = votes.iter().map(times).collect();
+        if let Some(at) = pins.pins.iter().position(|pin| pin.gfid == link.gfid) {
+            self.cache.unpin(&pins.pins.remove(at), &pins.outcome);
+        }
+        self.undo(pins, ctx, fop, made).await.is_empty()
+    }
+
     /// Judge, blame, and answer.
     async fn conclude(&self, mut pins: Pins, ctx: &Ctx, fop: &Fop, votes: Votes) -> Result<Reply> {
-        pins.outcome.counted = votes.iter().map(|vote| vote.as_ref().map_or(Counted::Times(0), Counted::of)).collect();
+        pins.outcome.counted = votes.iter().map(times).collect();
         let judged: SmallVec<[Vote; 3]> =
             votes.iter().enumerate().map(|(copy, vote)| vote_of(vote, self.copies[copy].arbiter)).collect();
         let answer = match self.verdict(&pins, fop, &judged) {
@@ -421,6 +456,11 @@ fn gone(reply: &Reply) -> Option<Gfid> {
         Reply::Rmdir(removed) => Some(removed.iatt.gfid),
         _ => None,
     }
+}
+
+/// How often a copy counted the change.
+fn times(vote: &Option<Result<Reply>>) -> Counted {
+    vote.as_ref().map_or(Counted::Times(0), Counted::of)
 }
 
 fn vote_of(vote: &Option<Result<Reply>>, arbiter: bool) -> Vote {
