@@ -1,9 +1,9 @@
 //! What replicate sends to its copies, and what it makes of their answers.
 
 use mortar_xlators::error::{Errno, FopError};
-use mortar_xlators::fop::{FopKind, Only, Place, Readdir, Rename, Replace, Rmdir, Unlink};
+use mortar_xlators::fop::{FopKind, Only, Open, Place, Readdir, Rename, Replace, Rmdir, Unlink};
 use mortar_xlators::graph::Quorum;
-use mortar_xlators::types::{Cover, Gfid, XattrName};
+use mortar_xlators::types::{Cover, Fd, Gfid, OpenFlags, XattrName};
 
 use crate::set::{Client, Fault, Set, gfid, name, when};
 
@@ -213,6 +213,46 @@ async fn reads_go_on_with_the_next_copy() {
     client.wires[2].faults.lock().push_back((FopKind::Read, Fault::Refuse(Errno::IO)));
     client.wires[0].faults.lock().clear();
     assert_eq!(client.read(gfid(42)).await.as_deref(), Ok("hello"));
+}
+
+/// A program opened a file while another client removed it, and could neither read it nor hear that it was gone.
+#[tokio::test]
+async fn a_file_that_is_open_on_some_copies_and_gone_from_others_is_not_open() {
+    let set = Set::new(3, Quorum::Auto);
+    let client = set.client();
+    client.create(Gfid::ROOT, "f", gfid(42), "hello").await.expect("created");
+    let open = Open { fd: Fd { id: 1, gfid: gfid(42) }, flags: OpenFlags::READ, when: when(1) };
+    client.wires[1].faults.lock().push_back((FopKind::Open, Fault::Refuse(Errno::STALE)));
+    set.take_log();
+    assert_eq!(client.send(open.clone()).await, Err(FopError::Refused(Errno::STALE)));
+    let log = set.take_log();
+    assert_eq!(log.matches(" Release ").count(), 3, "{log}");
+    client.wires[1].faults.lock().push_back((FopKind::Open, Fault::Refuse(Errno::IO)));
+    assert!(client.send(open).await.is_ok(), "a disk that fails says nothing about the file");
+}
+
+/// A program truncated a file that was just closed by the last who had it open, and heard that the volume was not there.
+#[tokio::test]
+async fn what_is_gone_from_a_quorum_of_copies_is_gone_and_blames_nobody() {
+    let set = Set::new(3, Quorum::Auto);
+    let client = set.client();
+    client.create(Gfid::ROOT, "f", gfid(42), "hello").await.expect("created");
+    for copy in [0, 1] {
+        let gone = Fault::Refuse(Errno::STALE);
+        client.wires[copy].faults.lock().extend([(FopKind::Write, gone), (FopKind::Mark, gone)]);
+    }
+    assert_eq!(client.write(gfid(42), Place::At(0), "new").await, Err(FopError::Refused(Errno::STALE)));
+}
+
+#[tokio::test]
+async fn a_copy_that_lacks_a_file_and_is_blamed_for_that_keeps_nobody_from_opening_it() {
+    let set = Set::new(3, Quorum::Auto);
+    let client = set.client();
+    client.wires[2].faults.lock().push_back((FopKind::Create, Fault::LoseRequest));
+    client.create(Gfid::ROOT, "f", gfid(42), "hello").await.expect("created");
+    client.wires[2].faults.lock().push_back((FopKind::Open, Fault::Refuse(Errno::STALE)));
+    let open = Open { fd: Fd { id: 1, gfid: gfid(42) }, flags: OpenFlags::READ, when: when(1) };
+    assert!(client.send(open).await.is_ok());
 }
 
 #[tokio::test]

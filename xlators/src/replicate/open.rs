@@ -2,15 +2,17 @@
 
 use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt};
+use smallvec::smallvec;
 
 use super::Replicate;
 use super::copies::CopySet;
 use super::pending::missed;
 use crate::ctx::Ctx;
+use crate::effect::Needs;
 use crate::error::{Errno, FopError, Result};
-use crate::fop::{Fop, Open};
+use crate::fop::{Fop, Open, Release};
 use crate::reply::{Done, Reply};
-use crate::types::{Class, Fd, Gfid, OpenFlags};
+use crate::types::{Class, Fd, Gfid, LeaseMode, OpenFlags};
 
 impl Replicate {
     pub(super) async fn tell(&self, ctx: &Ctx, fop: Fop) -> Result<Reply> {
@@ -42,17 +44,40 @@ impl Replicate {
         join_all(copies.iter().map(|copy| self.copies[copy].subvol.call(ctx, fop.clone()))).await
     }
 
-    /// Open on all; good when one copy could, since a copy that misses the file is blamed for that already.
+    /// Open on all; good when one copy could, and those that do not have the file are blamed for that. If one is not,
+    /// the file is losing its last name: it goes where it was not open yet, so that it is as good as gone.
     async fn open(&self, ctx: &Ctx, fop: Fop) -> Result<Reply> {
         let up = self.live()?;
         self.remember_open(&fop);
         let mut answers = self.tell_all(ctx, &fop, up).await;
+        let without: CopySet = up
+            .iter()
+            .zip(&answers)
+            .filter(|(_, answer)| answer.as_ref().is_err_and(|error| error.is_absent()))
+            .map(|at| at.0)
+            .collect();
         if let Some(good) = answers.iter().position(Result::is_ok) {
+            if let (Fop::Open(open), false) = (&fop, without.is_empty())
+                && self.is_going(ctx, open.fd.gfid, without).await
+            {
+                self.forget_open(&fop);
+                self.tell_all(ctx, &Fop::Release(Release { fd: open.fd }), up).await;
+                return Err(FopError::Refused(Errno::STALE));
+            }
             return answers.swap_remove(good);
         }
         self.forget_open(&fop);
         let refused = answers.iter().position(|answer| matches!(answer, Err(FopError::Refused(_))));
         answers.swap_remove(refused.unwrap_or(0))
+    }
+
+    /// Whether one of these copies, which do not have an inode, should have it.
+    async fn is_going(&self, ctx: &Ctx, gfid: Gfid, without: CopySet) -> bool {
+        let needs: Needs = smallvec![(gfid, LeaseMode::Shared)];
+        match self.pin(ctx, &needs).await {
+            Ok(pins) => !without.without(pins.accused().any()).is_empty(),
+            Err(_) => false,
+        }
     }
 
     /// Answered as soon as a quorum has it on disk; the others go on, and who fails is blamed.
