@@ -219,7 +219,7 @@ fn check(seen: Vec<Seen>) -> Result<()> {
 fn tell<O: std::fmt::Debug>(events: &[Event<O>]) -> String {
     let mut text = String::new();
     for event in events {
-        let _ = writeln!(text, "  {:>5}-{:<5} {:?}", event.began, event.ended, event.operation);
+        let _ = writeln!(text, "  {:>5}-{:<5} worker {} {:?}", event.began, event.ended, event.who, event.operation);
     }
     text
 }
@@ -252,7 +252,7 @@ impl Worker<'_> {
 
     fn saw(&mut self, began: u64, operation: Names) {
         let ended = self.now();
-        self.seen.names.push(Event { began, ended, operation });
+        self.seen.names.push(Event { who: self.number, began, ended, operation });
     }
 
     fn create_new(&mut self, name: usize, token: Token) -> Result<()> {
@@ -268,11 +268,12 @@ impl Worker<'_> {
     /// Made, or opened what was there: its bits tell which.
     fn create(&mut self, name: usize, token: Token) -> Result<()> {
         let began = self.now();
-        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(token).open(self.path(name))?;
+        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(token).open(self.path(name));
+        let file = file.context("open")?;
         let ended = self.now();
-        let found = token_of(&file.metadata()?);
+        let found = token_of(&file.metadata().context("fstat")?);
         let operation = if found == token { Names::Create(name, Ok(token)) } else { Names::Look(name, Some(found)) };
-        self.seen.names.push(Event { began, ended, operation });
+        self.seen.names.push(Event { who: self.number, began, ended, operation });
         Ok(())
     }
 
@@ -322,9 +323,9 @@ impl Worker<'_> {
     fn write(&mut self, name: usize, value: u64) -> Result<()> {
         let Some((file, token)) = self.open(name, OpenOptions::new().write(true))? else { return Ok(()) };
         let began = self.now();
-        file.write_all_at(&value.to_le_bytes(), 0)?;
+        file.write_all_at(&value.to_le_bytes(), 0).context("pwrite")?;
         let ended = self.now();
-        self.seen.contents.push((token, Event { began, ended, operation: Content::Write(value) }));
+        self.seen.contents.push((token, Event { who: self.number, began, ended, operation: Content::Write(value) }));
         Ok(())
     }
 
@@ -332,27 +333,30 @@ impl Worker<'_> {
         let Some((file, token)) = self.open(name, OpenOptions::new().read(true))? else { return Ok(()) };
         let began = self.now();
         let mut bytes = [0; 8];
-        let count = file.read_at(&mut bytes, 0)?;
+        let count = file.read_at(&mut bytes, 0).context("pread")?;
         let ended = self.now();
         ensure!(count == 0 || count == 8, "read {count} bytes of 8");
-        self.seen.contents.push((token, Event { began, ended, operation: Content::Read(u64::from_le_bytes(bytes)) }));
+        self.seen.contents.push((
+            token,
+            Event { who: self.number, began, ended, operation: Content::Read(u64::from_le_bytes(bytes)) },
+        ));
         Ok(())
     }
 
     /// An open is a look at the name.
     fn open(&mut self, name: usize, options: &OpenOptions) -> Result<Option<(File, Token)>> {
         let began = self.now();
-        let opened = answer(options.open(self.path(name)), ErrorKind::NotFound)?;
+        let opened = answer(options.open(self.path(name)), ErrorKind::NotFound).context("open")?;
         let ended = self.now();
         let found = match opened {
             Some(file) => {
-                let token = token_of(&file.metadata()?);
+                let token = token_of(&file.metadata().context("fstat")?);
                 Some((file, token))
             }
             None => None,
         };
         let operation = Names::Look(name, found.as_ref().map(|(_, token)| *token));
-        self.seen.names.push(Event { began, ended, operation });
+        self.seen.names.push(Event { who: self.number, began, ended, operation });
         Ok(found)
     }
 }

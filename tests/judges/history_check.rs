@@ -14,6 +14,8 @@ pub(super) const OPERATIONS_MAX: usize = 128;
 /// Something that was done, when it began and when it had ended. Both are positions in one total order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Event<O> {
+    /// Which client saw it.
+    pub(super) who: usize,
     pub(super) began: u64,
     pub(super) ended: u64,
     pub(super) operation: O,
@@ -90,7 +92,7 @@ mod tests {
     }
 
     fn at(began: u64, ended: u64, operation: Register) -> Event<Register> {
-        Event { began, ended, operation }
+        Event { who: 0, began, ended, operation }
     }
 
     #[test]
