@@ -41,6 +41,8 @@ struct Slot {
     lookups: u64,
     generation: u32,
     covered: bool,
+    /// The kernel may believe attributes on our word.
+    promised: bool,
     /// Xattrs that it has not, as long as it is covered.
     lacks: Lacks,
     /// Another client may have written since the kernel last dropped the file's pages.
@@ -69,6 +71,7 @@ impl Slot {
     /// What is promised of it from now on, and what an answer says that it lacks.
     fn cover(&mut self, promise: Promise, lacks: Lacks) {
         self.covered = promise == Promise::Covered;
+        self.promised |= self.covered;
         self.lacks = if self.covered { self.lacks | lacks } else { Lacks::empty() };
     }
 }
@@ -100,6 +103,7 @@ impl Table {
             lookups: 0,
             generation,
             covered: false,
+            promised: false,
             lacks: Lacks::empty(),
             old_pages: false,
             suspect: false,
@@ -242,7 +246,9 @@ impl Inodes {
         }
     }
 
-    /// Counts a recall, and gives the node numbers of those of `gfids` that the kernel may know.
+    /// Counts a recall, and gives the node numbers of those of `gfids` that the kernel may know: of directories, and of
+    /// what it was promised attributes of. To tell it about others would be wrong: it drops the answer to a GETATTR that
+    /// is on its way then, and a program goes on to read with the size of before.
     pub(crate) fn uncover(&self, gfids: &[Gfid]) -> Vec<(u64, Kind)> {
         let mut table = self.table.lock();
         self.recalls.fetch_add(1, Ordering::AcqRel);
@@ -252,7 +258,9 @@ impl Inodes {
                 let slot = &mut table.slots[index as usize];
                 slot.cover(Promise::Now, Lacks::empty());
                 slot.old_pages = true;
-                known.push((node_id(index, slot), slot.kind));
+                if std::mem::take(&mut slot.promised) || slot.kind == Kind::Dir {
+                    known.push((node_id(index, slot), slot.kind));
+                }
             }
         }
         known
@@ -335,6 +343,19 @@ mod tests {
         assert!(!inodes.is_covered(A));
         assert_eq!(inodes.remember(seen(A), Promise::Covered, asked).1, Promise::Now);
         assert!(!inodes.is_covered(A));
+    }
+
+    /// A program read nothing where another client had written, since its question for the size was answered in vain.
+    #[test]
+    fn the_kernel_is_not_told_to_forget_what_it_was_not_promised() {
+        let inodes = Inodes::new();
+        let file = Seen { kind: Kind::File, ..seen(A) };
+        let (nodeid, _) = inodes.remember(file, Promise::Now, inodes.moment());
+        assert_eq!(inodes.uncover(&[A]), []);
+        inodes.refresh(nodeid, Lacks::empty(), Promise::Covered, inodes.moment());
+        inodes.refresh(nodeid, Lacks::empty(), Promise::Now, inodes.moment());
+        assert_eq!(inodes.uncover(&[A]), [(nodeid, Kind::File)], "it may believe the first answer still");
+        assert_eq!(inodes.uncover(&[A]), []);
     }
 
     #[test]
