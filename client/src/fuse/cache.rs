@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use futures::future::{BoxFuture, join_all};
 use mortar_xlators::ctx::{Caller, Ctx};
 use mortar_xlators::fop::Open;
-use mortar_xlators::types::{ClientId, Cover, Fd, Gfid, Kind, OpenFlags, Time};
+use mortar_xlators::types::{ClientId, Cover, Fd, Gfid, Iatt, Kind, OpenFlags, Time};
 use mortar_xlators::xlator::{Upcall, Xlator};
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -97,9 +97,10 @@ impl KernelCache {
         if can_forget && promise == Promise::Covered && cover.contains(Cover::NAME) { LONG } else { Duration::ZERO }
     }
 
-    /// What may be promised about attributes.
-    pub(crate) fn attrs_promise(cover: Cover) -> Promise {
-        if cover.contains(Cover::ATTRS) { Promise::Covered } else { Promise::Now }
+    /// What may be promised about an inode. One without a name lasts as long as somebody has it open, and no lease
+    /// tells when that ends.
+    pub(crate) fn attrs_promise(cover: Cover, iatt: &Iatt) -> Promise {
+        if cover.contains(Cover::ATTRS) && iatt.nlink > 0 { Promise::Covered } else { Promise::Now }
     }
 
     /// A listing with promises in it is on its way to this thread.

@@ -110,11 +110,10 @@ impl Server {
         }
         let number = Fd { id: self.cache.opens.next_number(), gfid };
         let guard = OpenGuard::new(self, ctx, number);
-        if cut && suid_sgid == SuidSgid::Kill {
-            self.open_below(ctx, number, flags - OpenFlags::TRUNCATE).await?;
+        self.open_below(ctx, number, flags - OpenFlags::TRUNCATE).await?;
+        if cut {
+            // By itself, since from here on the file cannot go from one copy and not from another.
             self.truncate(ctx, gfid, Some(number), 0, suid_sgid).await?;
-        } else {
-            self.open_below(ctx, number, flags).await?;
         }
         guard.disarm();
         self.cache.opens.insert(number, how);

@@ -266,6 +266,16 @@ impl Inodes {
         known
     }
 
+    /// This mount has taken a name from an inode, perhaps the last, and nothing was recalled for that. Nothing that was
+    /// answered about it before counts any longer.
+    pub(crate) fn lost_name(&self, gfid: Gfid) {
+        let mut table = self.table.lock();
+        self.recalls.fetch_add(1, Ordering::AcqRel);
+        if let Some(index) = table.by_gfid.get(&gfid).copied() {
+            table.slots[index as usize].cover(Promise::Now, Lacks::empty());
+        }
+    }
+
     /// Whether the kernel holds references to this inode, as far as it has said.
     pub(crate) fn is_known(&self, nodeid: u64) -> bool {
         self.table.lock().find(nodeid).is_some()
@@ -343,6 +353,19 @@ mod tests {
         assert!(!inodes.is_covered(A));
         assert_eq!(inodes.remember(seen(A), Promise::Covered, asked).1, Promise::Now);
         assert!(!inodes.is_covered(A));
+    }
+
+    /// A program opened a file that another on the same mount had just removed, as if a lease still kept it.
+    #[test]
+    fn an_inode_that_has_lost_a_name_is_covered_only_by_what_is_asked_after_that() {
+        let inodes = Inodes::new();
+        let asked = inodes.moment();
+        inodes.remember(seen(A), Promise::Covered, asked);
+        inodes.lost_name(A);
+        assert!(!inodes.is_covered(A));
+        assert_eq!(inodes.remember(seen(A), Promise::Covered, asked).1, Promise::Now);
+        assert_eq!(inodes.remember(seen(A), Promise::Covered, inodes.moment()).1, Promise::Covered);
+        assert!(inodes.is_covered(A));
     }
 
     /// A program read nothing where another client had written, since its question for the size was answered in vain.

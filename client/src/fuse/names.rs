@@ -9,12 +9,13 @@ use mortar_xlators::fop::{
     Birth, Create, Getattr, Link, Lookup, Mkdir, Mknod, Only, Readlink, Rename, Replace, Rmdir, Symlink, Unlink,
 };
 use mortar_xlators::reply::Made;
-use mortar_xlators::types::{AttrMask, Fd, Gfid, Name, OpenFlags, SYMLINK_BYTES_MAX};
+use mortar_xlators::types::{AttrMask, Cover, Fd, Gfid, Name, OpenFlags, SYMLINK_BYTES_MAX};
 use rustix::io::Errno;
 
 use super::convert;
 use super::files::{OpenGuard, opened};
 use super::inodes::Moment;
+use super::opens::Removing;
 use super::server::{Digest, Server, Shown, not_served};
 use super::transport::reply::{Answer, Entry, Opened};
 use super::transport::request::Op;
@@ -149,21 +150,25 @@ impl Server {
     }
 
     async fn unlink(&self, ctx: &Ctx, parent: Gfid, name: Name) -> Result<Answer> {
-        self.keep_what_is_open(ctx, parent, &name).await;
+        let _removing = self.keep_what_is_open(ctx, parent, &name).await;
         let when = (self.sources.clock)();
         self.changed();
-        self.send(ctx, Unlink { parent, name, only: Only::Any, when }).await?;
+        let removed = self.send(ctx, Unlink { parent, name, only: Only::Any, when }).await?;
+        self.cache.inodes.lost_name(removed.iatt.gfid);
         Ok(Answer::Empty)
     }
 
     async fn rename(&self, ctx: &Ctx, from: (Gfid, Name), to: (Gfid, Name), replace: Replace) -> Result<Answer> {
-        if replace == Replace::Yes {
-            self.keep_what_is_open(ctx, to.0, &to.1).await;
-        }
+        let _removing = match replace {
+            Replace::Yes => Some(self.keep_what_is_open(ctx, to.0, &to.1).await),
+            Replace::No | Replace::Exchange => None,
+        };
         let when = (self.sources.clock)();
         self.changed();
         let rename = Rename { from_parent: from.0, from_name: from.1, to_parent: to.0, to_name: to.1, replace, when };
-        self.send(ctx, rename).await?;
+        if let Some(replaced) = self.send(ctx, rename).await?.replaced {
+            self.cache.inodes.lost_name(replaced.gfid);
+        }
         Ok(Answer::Empty)
     }
 
@@ -179,14 +184,22 @@ impl Server {
     /// The inode with this name may be about to lose it: if it is open here and the bricks were not
     /// told, they are told now. Other clients' removals recall the lease, and so come by
     /// [`super::cache::KernelCache`]; our own do not.
-    async fn keep_what_is_open(&self, ctx: &Ctx, parent: Gfid, name: &Name) {
+    async fn keep_what_is_open(&self, ctx: &Ctx, parent: Gfid, name: &Name) -> Removing<'_> {
+        let removing = self.cache.opens.begin_removal();
         if !self.cache.opens.any_deferred() {
-            return;
+            return removing;
         }
-        let looked = self.send(ctx, Lookup { parent, name: name.clone() }).await;
-        if let Some(found) = looked.ok().and_then(|looked| looked.found) {
-            self.cache.make_up_for_opens(&*self.volume, ctx, found.iatt.gfid).await;
+        let asked = self.cache.inodes.moment();
+        let Ok(looked) = self.send(ctx, Lookup { parent, name: name.clone() }).await else { return removing };
+        let victim = looked.found.as_ref().map(|found| found.iatt.gfid);
+        let cover = looked.found.as_ref().map_or(looked.cover, |found| found.cover);
+        if cover.contains(Cover::NAME) {
+            removing.is_of(victim, asked);
         }
+        if let Some(gfid) = victim {
+            self.cache.make_up_for_opens(&*self.volume, ctx, gfid).await;
+        }
+        removing
     }
 
     /// Makes and opens a file.
@@ -236,8 +249,7 @@ impl Server {
         let entry = self.made(parent, &made, asked);
         let covered = self.cache.inodes.is_covered(made.iatt.gfid);
         self.born_covered.store(covered, Ordering::Relaxed);
-        let deferred =
-            if defer { self.cache.opens.insert_deferred(number.gfid, how, &self.cache.inodes) } else { None };
+        let deferred = if defer { self.cache.opens.insert_born(number.gfid, how, &self.cache.inodes) } else { None };
         let fh = match deferred {
             Some(fh) => fh,
             None => {

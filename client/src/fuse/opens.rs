@@ -6,6 +6,11 @@
 //!
 //! Invariant: the inode of a deferred file was covered when the file came into the table;
 //! [`super::inodes::Inodes::uncover`] runs before `take_deferred`, so none is missed.
+//!
+//! Our own removals recall nothing from us. While one is under way ([`Opens::begin_removal`]), no open of what it may
+//! remove is deferred; before it is sent, the deferred opens of what has the name are made up for. Should another client
+//! give the name to another inode meanwhile, that client's rename or link recalls the lease of this inode, and with it
+//! whatever we knew of the directory. What has lost a name is not covered any longer ([`super::inodes::Inodes::lost_name`]).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -17,7 +22,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 
-use super::inodes::{Inodes, Moment};
+use super::inodes::{Inodes, Moment, Promise};
 
 /// An open file.
 #[derive(Debug)]
@@ -91,6 +96,46 @@ struct Files {
     by_gfid: HashMap<Gfid, SmallVec<[u64; 2]>, foldhash::fast::RandomState>,
     /// How many of them the bricks do not know.
     deferred: usize,
+    /// Names that this mount is removing.
+    removals: HashMap<u64, Removal, foldhash::fast::RandomState>,
+}
+
+/// A name that this mount is removing.
+#[derive(Clone, Copy, Debug)]
+enum Removal {
+    /// Of any inode.
+    Unknown,
+    /// Of this inode (or of none), unless something has been recalled since.
+    Of(Option<Gfid>, Moment),
+}
+
+impl Removal {
+    fn may_be_of(self, gfid: Gfid, inodes: &Inodes) -> bool {
+        match self {
+            Self::Unknown => true,
+            Self::Of(victim, asked) => victim == Some(gfid) || inodes.promise_since(asked) == Promise::Now,
+        }
+    }
+}
+
+/// A removal under way; ends when dropped.
+#[derive(Debug)]
+pub(crate) struct Removing<'a> {
+    opens: &'a Opens,
+    number: u64,
+}
+
+impl Removing<'_> {
+    /// When `asked`, the name led to this inode or to none, and a lease covered that.
+    pub(crate) fn is_of(&self, victim: Option<Gfid>, asked: Moment) {
+        self.opens.files.lock().removals.insert(self.number, Removal::Of(victim, asked));
+    }
+}
+
+impl Drop for Removing<'_> {
+    fn drop(&mut self) {
+        self.opens.files.lock().removals.remove(&self.number);
+    }
 }
 
 impl Files {
@@ -129,11 +174,28 @@ impl Opens {
         self.files.lock().insert(OpenFile::new(number, how, true));
     }
 
+    /// This mount is about to remove a name.
+    pub(crate) fn begin_removal(&self) -> Removing<'_> {
+        let number = self.next_number();
+        self.files.lock().removals.insert(number, Removal::Unknown);
+        Removing { opens: self, number }
+    }
+
     /// Notes a file that the bricks need not know of, if a lease covers it.
     pub(crate) fn insert_deferred(&self, gfid: Gfid, how: How, inodes: &Inodes) -> Option<u64> {
+        let losing = |files: &Files| files.removals.values().any(|removal| removal.may_be_of(gfid, inodes));
+        self.defer_unless(losing, gfid, how, inodes)
+    }
+
+    /// As [`Self::insert_deferred`], for a file that was made a moment ago: what is being removed was there before.
+    pub(crate) fn insert_born(&self, gfid: Gfid, how: How, inodes: &Inodes) -> Option<u64> {
+        self.defer_unless(|_| false, gfid, how, inodes)
+    }
+
+    fn defer_unless(&self, not: impl FnOnce(&Files) -> bool, gfid: Gfid, how: How, inodes: &Inodes) -> Option<u64> {
         let number = Fd { id: self.next_number(), gfid };
         let mut files = self.files.lock();
-        if !inodes.is_covered(gfid) {
+        if not(&files) || !inodes.is_covered(gfid) {
             return None;
         }
         files.insert(OpenFile::new(number, how, false));
@@ -250,6 +312,27 @@ mod tests {
         let fh = opens.insert_deferred(A, READ, &inodes).unwrap();
         assert_eq!(opens.remove_file(fh).unwrap().fd(), None);
         assert!(opens.take_deferred(A).is_empty() && !opens.any_deferred());
+    }
+
+    /// A program opened a file while another on the same mount removed it, and had lost it when it wrote.
+    #[test]
+    fn an_open_of_what_this_mount_may_be_removing_is_not_deferred() {
+        let (inodes, opens) = (Inodes::new(), Opens::new());
+        let seen = |gfid| Seen { gfid, kind: Kind::File, parent: Gfid::ROOT, lacks: Lacks::empty() };
+        let other = Gfid::from_bytes([8; 16]);
+        for gfid in [A, other] {
+            inodes.remember(seen(gfid), Promise::Covered, inodes.moment());
+        }
+        let defers = |gfid| opens.insert_deferred(gfid, READ, &inodes).is_some();
+        let removing = opens.begin_removal();
+        assert!(!defers(A) && !defers(other), "the name may lead to any");
+        assert!(opens.insert_born(A, READ, &inodes).is_some(), "it is not what the name led to");
+        removing.is_of(Some(A), inodes.moment());
+        assert!(!defers(A) && defers(other));
+        inodes.uncover(&[Gfid::ROOT]);
+        assert!(!defers(other), "the name may lead to another inode by now");
+        drop(removing);
+        assert!(defers(A) && defers(other));
     }
 
     #[test]

@@ -96,7 +96,7 @@ impl Server {
     pub(super) fn entry(&self, parent: Gfid, shown: Shown<'_>, asked: Moment, digest: Digest) -> Entry {
         let Shown { iatt, cover, exact } = shown;
         let seen = Seen { gfid: iatt.gfid, kind: iatt.kind, parent, lacks: iatt.lacks };
-        let (nodeid, attrs) = self.cache.inodes.remember(seen, KernelCache::attrs_promise(cover), asked);
+        let (nodeid, attrs) = self.cache.inodes.remember(seen, KernelCache::attrs_promise(cover, iatt), asked);
         let names = self.cache.inodes.promise_since(asked);
         let promised = attrs == Promise::Covered && digest != Digest::Blind && exact.is_all();
         Entry {
@@ -125,7 +125,8 @@ impl Server {
         };
         let asked = self.cache.inodes.moment();
         let found = self.send(ctx, Getattr { gfid, fd, exact }).await?;
-        let covered = if found.exact.is_all() { KernelCache::attrs_promise(found.cover) } else { Promise::Now };
+        let covered =
+            if found.exact.is_all() { KernelCache::attrs_promise(found.cover, &found.iatt) } else { Promise::Now };
         let promise = self.cache.inodes.refresh(nodeid, found.iatt.lacks, covered, asked);
         Ok((found.iatt, promise))
     }

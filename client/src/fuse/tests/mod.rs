@@ -4,6 +4,7 @@ mod volume;
 
 use std::fs;
 use std::io::{Read, Seek, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -307,5 +308,23 @@ fn a_listing_shows_the_inode_numbers_of_stat() {
         for entry in again {
             assert_eq!(entry.ino(), fs::symlink_metadata(entry.path()).unwrap().ino());
         }
+    });
+}
+
+/// A program opened a file without a name, which another client had open, and lost it when that client closed it.
+#[test]
+fn a_file_that_only_others_keep_is_opened_at_the_bricks() {
+    with_mount(|story| {
+        let path = story.at.join("f");
+        fs::write(&path, b"content").unwrap();
+        story.volume.open_elsewhere("f");
+        let at_path = rustix::fs::open(&path, rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
+        let gfid = story.volume.gfid("f");
+        story.recall(&[Gfid::ROOT, gfid]);
+        story.volume.remove("f");
+        assert_eq!(fs::metadata(format!("/proc/self/fd/{}", at_path.as_raw_fd())).unwrap().nlink(), 0);
+        let file = fs::File::open(format!("/proc/self/fd/{}", at_path.as_raw_fd())).unwrap();
+        assert_eq!(story.volume.asked(kind_of::<Open>()), 1);
+        assert_eq!(file.metadata().unwrap().len(), 7);
     });
 }

@@ -158,6 +158,12 @@ impl MemoryVolume {
         self.state.lock().unname(Gfid::ROOT, &Name::new(name.to_owned()).unwrap()).unwrap();
     }
 
+    /// What another client does: opens a file in the root.
+    pub(super) fn open_elsewhere(&self, name: &str) {
+        let gfid = self.gfid(name);
+        self.state.lock().opens.insert(u64::MAX - gfid.ino());
+    }
+
     /// What another client does: moves a name in the root.
     pub(super) fn steal_name(&self, from: &str, to: &str) {
         let mut state = self.state.lock();
