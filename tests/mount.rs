@@ -12,6 +12,7 @@ mod locks;
 mod names;
 mod renames;
 mod rights;
+mod stale;
 mod together;
 mod untar;
 

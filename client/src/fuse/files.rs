@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use super::convert;
 use super::names::Asked;
 use super::opens::How;
+use super::second_walk::Wanted;
 use super::server::{Server, not_served};
 use super::transport::abi::OpenedFlags;
 use super::transport::reply::{Answer, Opened};
@@ -42,8 +43,9 @@ impl Server {
     pub(super) async fn serve_file(&self, ctx: &Ctx, nodeid: u64, op: Op) -> Result<Answer> {
         let gfid = self.gfid(nodeid)?;
         match op {
-            Op::Create { name, flags, mode, umask, .. } => {
-                self.create(ctx, gfid, Name::new(name)?, Asked { mode, umask }, flags).await
+            Op::Create { name, flags, mode, umask, suid_sgid } => {
+                let wanted = Wanted { raw_flags: flags, flags: convert::open_flags(flags), suid_sgid };
+                self.create(ctx, gfid, Name::new(name)?, Asked { mode, umask }, wanted).await
             }
             Op::Open { flags, suid_sgid } => self.open(ctx, gfid, convert::open_flags(flags), suid_sgid).await,
             Op::Read { fh, offset, size, .. } => self.read(ctx, gfid, fh, offset, size).await,
@@ -96,7 +98,7 @@ impl Server {
     }
 
     /// Opens a file, without a message if a lease covers it.
-    async fn open(&self, ctx: &Ctx, gfid: Gfid, flags: OpenFlags, suid_sgid: SuidSgid) -> Result<Answer> {
+    pub(super) async fn open(&self, ctx: &Ctx, gfid: Gfid, flags: OpenFlags, suid_sgid: SuidSgid) -> Result<Answer> {
         let (cut, how) = (flags.contains(OpenFlags::TRUNCATE), self.how(ctx, gfid, flags));
         if cut {
             self.changed();
@@ -175,7 +177,7 @@ impl Server {
         Ok(())
     }
 
-    async fn release(&self, ctx: &Ctx, fh: u64) -> Result<Answer> {
+    pub(super) async fn release(&self, ctx: &Ctx, fh: u64) -> Result<Answer> {
         if let Some(file) = self.cache.opens.remove_file(fh) {
             self.end_locks(ctx, &file).await;
             if let Some(fd) = file.fd() {

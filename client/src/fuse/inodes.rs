@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use mortar_xlators::types::{Gfid, Kind, Lacks};
+use mortar_xlators::types::{Gfid, Iatt, Kind, Lacks};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
@@ -47,6 +47,8 @@ struct Slot {
     lacks: Lacks,
     /// Another client may have written since the kernel last dropped the file's pages.
     old_pages: bool,
+    /// Of a directory: its attributes as they were last seen, for who is in it when it has been removed.
+    last: Option<Box<Iatt>>,
     /// A recall found that the kernel did not know the inode yet, although an answer with it was
     /// on its way: what the kernel has by now may be stale.
     suspect: bool,
@@ -106,6 +108,7 @@ impl Table {
             promised: false,
             lacks: Lacks::empty(),
             old_pages: false,
+            last: None,
             suspect: false,
         };
         let index = if let Some(index) = self.free.pop() {
@@ -185,6 +188,26 @@ impl Inodes {
         promise
     }
 
+    /// These are the attributes of an inode; those of a directory that the kernel knows are remembered.
+    pub(crate) fn note_directory(&self, iatt: &Iatt) {
+        if iatt.kind != Kind::Dir {
+            return;
+        }
+        let mut table = self.table.lock();
+        let Some(index) = table.by_gfid.get(&iatt.gfid).copied() else { return };
+        match &mut table.slots[index as usize].last {
+            Some(last) => **last = *iatt,
+            none => *none = Some(Box::new(*iatt)),
+        }
+    }
+
+    /// The attributes of a directory that has been removed.
+    pub(crate) fn last_of_directory(&self, nodeid: u64) -> Option<Iatt> {
+        let table = self.table.lock();
+        let last = table.slots[table.find(nodeid)?].last.as_deref()?;
+        Some(Iatt { nlink: 0, ..*last })
+    }
+
     /// Whether a lease of ours covers the inode: it can then not lose its last name behind our back.
     pub(crate) fn is_covered(&self, gfid: Gfid) -> bool {
         let table = self.table.lock();
@@ -241,6 +264,7 @@ impl Inodes {
         slot.lookups = slot.lookups.saturating_sub(count);
         if slot.lookups == 0 {
             let gfid = slot.gfid;
+            slot.last = None;
             table.by_gfid.remove(&gfid);
             table.free.push(index as u32);
         }

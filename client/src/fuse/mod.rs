@@ -3,8 +3,10 @@
 //! [`KernelCache::new`] comes first, since the graph calls it when leases go; then the graph; then
 //! [`Mount::start`]. `transport` is the way to the kernel, `server` and its parts turn requests
 //! into fops, `inodes` and `opens` know what the kernel's numbers mean, `locks` who has locked, `cache` what it may believe.
+//! `retries` and `second_walk` see to it that no program hears of names that others replace while it opens them.
 
 mod cache;
+mod callers;
 mod convert;
 mod dirs;
 mod files;
@@ -12,6 +14,8 @@ mod inodes;
 mod locks;
 mod names;
 mod opens;
+mod retries;
+mod second_walk;
 mod server;
 #[cfg(test)]
 mod tests;
@@ -29,6 +33,7 @@ use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
 pub use self::cache::KernelCache;
+use self::retries::Retries;
 use self::server::Server;
 use self::transport::abi::InitFlags;
 use self::transport::mount::{Access, MountOptions};
@@ -182,6 +187,7 @@ impl Mount {
             next_id: AtomicU64::new(1),
             changes: AtomicU64::new(0),
             born_covered: AtomicBool::new(true),
+            retries: Retries::default(),
         });
         let session = Session::start(&config.at, &mount_options, &session_options, &server).await?;
         Ok(Self { session })

@@ -6,9 +6,9 @@ use std::time::Duration;
 use mortar_xlators::ctx::Ctx;
 use mortar_xlators::error::{FopError, Result};
 use mortar_xlators::fop::{
-    Birth, Create, Getattr, Link, Lookup, Mkdir, Mknod, Only, Readlink, Rename, Replace, Rmdir, Symlink, Unlink,
+    Birth, Create, Getattr, Link, Lookup, Mkdir, Mknod, Only, Rename, Replace, Rmdir, Symlink, Unlink,
 };
-use mortar_xlators::reply::Made;
+use mortar_xlators::reply::{Found, Made};
 use mortar_xlators::types::{AttrMask, Cover, Fd, Gfid, Name, OpenFlags, SYMLINK_BYTES_MAX};
 use rustix::io::Errno;
 
@@ -16,6 +16,7 @@ use super::convert;
 use super::files::{OpenGuard, opened};
 use super::inodes::Moment;
 use super::opens::Removing;
+use super::second_walk::Wanted;
 use super::server::{Digest, Server, Shown, not_served};
 use super::transport::reply::{Answer, Entry, Opened};
 use super::transport::request::Op;
@@ -57,8 +58,11 @@ impl Server {
     async fn serve_name_in(&self, ctx: &Ctx, nodeid: u64, gfid: Gfid, op: Op) -> Result<Answer> {
         match op {
             Op::Lookup { name } if matches!(&name[..], b"." | b"..") => self.lookup_dots(ctx, nodeid, &name).await,
-            Op::Lookup { name } => self.lookup(ctx, gfid, Name::new(name)?).await,
-            Op::Readlink => Ok(Answer::Data(self.send(ctx, Readlink { gfid }).await?.target)),
+            Op::Lookup { name } if self.retries.has(ctx.caller.pid.cast_unsigned()) => {
+                self.look_and_keep(ctx, gfid, &Name::new(name)?).await
+            }
+            Op::Lookup { name } => Ok(self.look_once(ctx, gfid, Name::new(name)?).await?.0),
+            Op::Readlink => Ok(Answer::Data(self.readlink(ctx, gfid).await?)),
             Op::Symlink { name, target } => self.symlink(ctx, gfid, Name::new(name)?, target).await,
             Op::Mknod { name, mode, rdev, umask } => {
                 self.mknod(ctx, gfid, Name::new(name)?, Asked { mode, umask }, rdev).await
@@ -79,16 +83,18 @@ impl Server {
         }
     }
 
-    async fn lookup(&self, ctx: &Ctx, parent: Gfid, name: Name) -> Result<Answer> {
+    /// What a name leads to, for the kernel and for us.
+    pub(super) async fn look_once(&self, ctx: &Ctx, parent: Gfid, name: Name) -> Result<(Answer, Option<Box<Found>>)> {
         let asked = self.cache.inodes.moment();
         let looked = self.send(ctx, Lookup { parent, name }).await?;
-        Ok(match &looked.found {
+        let answer = match &looked.found {
             Some(found) => Answer::Entry(self.entry(parent, Shown::from(&**found), asked, Digest::Compared)),
             None => {
                 let names = self.cache.inodes.promise_since(asked);
                 Answer::NoEntry(self.cache.name_timeout(looked.cover, names))
             }
-        })
+        };
+        Ok((answer, looked.found))
     }
 
     /// What an NFS server asks: the directory itself, or the one that it is in.
@@ -176,7 +182,11 @@ impl Server {
         let when = (self.sources.clock)();
         self.changed();
         let asked = self.cache.inodes.moment();
-        let made = self.send(ctx, Link { gfid, parent, name, when }).await?;
+        let made = match self.send(ctx, Link { gfid, parent, name, when }).await {
+            // It has lost its last name since it was found, as may happen on a local disk.
+            Err(FopError::Refused(Errno::STALE)) => return Err(Errno::NOENT.into()),
+            made => made?,
+        };
         let shown = Shown { iatt: &made.iatt, cover: made.cover, exact: AttrMask::all() };
         Ok(Answer::Entry(self.entry(parent, shown, asked, Digest::Blind)))
     }
@@ -207,30 +217,38 @@ impl Server {
     /// If somebody else has made the name meanwhile, the answer is `ESTALE`, unless the program
     /// wants to be the one who makes it: the kernel then looks the name up again and opens what it
     /// finds, with the checks that it does not make after a CREATE. It does so once; so a name that
-    /// is gone again is not for the kernel to find out.
+    /// is gone again is not for the kernel to find out, and what is found the second time is opened here.
     pub(super) async fn create(
         &self,
         ctx: &Ctx,
         parent: Gfid,
         name: Name,
         how: Asked,
-        raw_flags: u32,
+        wanted: Wanted,
     ) -> Result<Answer> {
+        let exclusive = wanted.raw_flags.cast_signed() & libc::O_EXCL != 0;
+        let last_chance = self.retries.has(ctx.caller.pid.cast_unsigned());
         for _ in 0..CREATES_MAX {
-            match self.create_once(ctx, parent, name.clone(), how, raw_flags).await {
-                Err(FopError::Refused(Errno::EXIST)) if raw_flags.cast_signed() & libc::O_EXCL == 0 => {}
+            match self.create_once(ctx, parent, name.clone(), how, wanted.flags).await {
+                Err(FopError::Refused(Errno::EXIST)) if !exclusive => {}
                 answer => return self.unless_gone(ctx, parent, answer).await,
             }
-            if self.send(ctx, Lookup { parent, name: name.clone() }).await?.found.is_some() {
+            let asked = self.cache.inodes.moment();
+            let looked = self.send(ctx, Lookup { parent, name: name.clone() }).await?;
+            let Some(found) = looked.found else { continue };
+            if !last_chance {
                 break;
+            }
+            if let Some(answer) = self.open_found(ctx, parent, (&found, asked), wanted).await? {
+                return Ok(answer);
             }
         }
         Err(Errno::STALE.into())
     }
 
-    async fn create_once(&self, ctx: &Ctx, parent: Gfid, name: Name, how: Asked, raw_flags: u32) -> Result<Answer> {
+    async fn create_once(&self, ctx: &Ctx, parent: Gfid, name: Name, how: Asked, flags: OpenFlags) -> Result<Answer> {
         // A new file is empty, and nobody has given it suid.
-        let flags = convert::open_flags(raw_flags) - OpenFlags::TRUNCATE;
+        let flags = flags - OpenFlags::TRUNCATE;
         let birth = self.birth(ctx, how);
         let how = self.how(ctx, birth.gfid, flags);
         let number = Fd { id: self.cache.opens.next_number(), gfid: birth.gfid };

@@ -18,6 +18,8 @@ use rustix::io::Errno;
 use super::cache::{KernelCache, LONG};
 use super::convert;
 use super::inodes::{Moment, Promise, Seen};
+use super::retries::Retries;
+use super::second_walk::is_gone;
 use super::transport::Handler;
 use super::transport::abi::{SetattrIn, SetattrValid};
 use super::transport::interrupt::OnSignal;
@@ -42,6 +44,8 @@ pub(crate) struct Server {
     pub(super) changes: AtomicU64,
     /// Whether new files came under a lease of ours lately, so that opening them needs no message.
     pub(super) born_covered: AtomicBool,
+    /// Who must not be answered `ESTALE` again.
+    pub(super) retries: Retries,
 }
 
 /// Whether the kernel compares versions when it takes the attributes of an answer in.
@@ -65,6 +69,11 @@ impl Server {
             // Negative numbers are for our own daemons.
             pid: i32::try_from(header.pid).unwrap_or(0),
         };
+        self.ctx_of(caller)
+    }
+
+    /// A request of this caller.
+    pub(super) fn ctx_of(&self, caller: Caller) -> Ctx {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         Ctx::new(id, self.client, caller, Instant::now() + self.request_time_max)
     }
@@ -97,6 +106,7 @@ impl Server {
         let Shown { iatt, cover, exact } = shown;
         let seen = Seen { gfid: iatt.gfid, kind: iatt.kind, parent, lacks: iatt.lacks };
         let (nodeid, attrs) = self.cache.inodes.remember(seen, KernelCache::attrs_promise(cover, iatt), asked);
+        self.cache.inodes.note_directory(iatt);
         let names = self.cache.inodes.promise_since(asked);
         let promised = attrs == Promise::Covered && digest != Digest::Blind && exact.is_all();
         Entry {
@@ -110,9 +120,19 @@ impl Server {
     }
 
     async fn getattr(&self, ctx: &Ctx, nodeid: u64, fh: Option<u64>) -> Result<Answer> {
-        let (iatt, promise) = self.attributes(ctx, nodeid, fh).await?;
+        let (iatt, promise) = match self.attributes(ctx, nodeid, fh).await {
+            Err(error) if is_gone(error) => (self.last_attributes(ctx, nodeid).ok_or(error)?, Promise::Now),
+            answer => answer?,
+        };
         let timeout = if promise == Promise::Covered { LONG } else { Duration::ZERO };
         Ok(Answer::Attr(convert::attr(&iatt), timeout))
+    }
+
+    /// Of an inode that is gone: a directory is still somebody's open or working directory, and for a caller who has just
+    /// looked it up anything is what he found.
+    fn last_attributes(&self, ctx: &Ctx, nodeid: u64) -> Option<Iatt> {
+        let gfid = self.cache.inodes.gfid(nodeid).ok()?;
+        self.cache.inodes.last_of_directory(nodeid).or_else(|| self.kept_attributes(ctx, gfid))
     }
 
     /// Asks for the attributes of an inode; what may be promised about them.
@@ -128,6 +148,7 @@ impl Server {
         let covered =
             if found.exact.is_all() { KernelCache::attrs_promise(found.cover, &found.iatt) } else { Promise::Now };
         let promise = self.cache.inodes.refresh(nodeid, found.iatt.lacks, covered, asked);
+        self.cache.inodes.note_directory(&found.iatt);
         Ok((found.iatt, promise))
     }
 
@@ -254,11 +275,22 @@ impl Handler for Server {
             self.cache.repeat_if_suspect(header.nodeid);
         }
         let ctx = self.ctx(&header);
+        let of_inode = is_of_inode(&op);
         match self.serve(&ctx, header.nodeid, op).await {
-            Ok(answer) => answer,
+            Ok(answer) => {
+                if matches!(answer, Answer::Created(..) | Answer::Opened(_)) {
+                    self.end_second_walk(header.pid);
+                }
+                answer
+            }
             Err(error) => {
                 tracing::trace!(id = ctx.id, %error, "answered with an error");
-                Answer::Errno(error.errno())
+                // The kernel looks the name up again that led to an inode which is no more.
+                let errno = if of_inode && is_gone(error) { Errno::STALE } else { error.errno() };
+                if errno == Errno::STALE {
+                    self.begin_second_walk(header.pid);
+                }
+                Answer::Errno(errno)
             }
         }
     }
@@ -295,6 +327,14 @@ impl Handler for Server {
             _ => OnSignal::GiveUpIfKilled,
         }
     }
+}
+
+/// What is asked of an inode, so that no name can be absent.
+fn is_of_inode(op: &Op) -> bool {
+    let attributes = matches!(op, Op::Getattr { .. } | Op::Setattr(_) | Op::Readlink | Op::Open { .. });
+    let xattrs =
+        matches!(op, Op::Setxattr { .. } | Op::Getxattr { .. } | Op::Listxattr { .. } | Op::Removexattr { .. });
+    attributes || xattrs
 }
 
 /// What a mount does not serve; the kernel does not ask again.

@@ -311,6 +311,75 @@ fn a_listing_shows_the_inode_numbers_of_stat() {
     });
 }
 
+/// Another mount replaced a name all the time, and a program that opened it got ESTALE now and then.
+#[test]
+fn a_name_that_is_replaced_whenever_it_is_to_be_opened_is_opened() {
+    with_mount(|story| {
+        story.volume.covers.store(false, Ordering::Relaxed);
+        let path = story.at.join("f");
+        fs::write(&path, b"content").unwrap();
+        for times in 0..8 {
+            story.volume.replaced.store(times, Ordering::Relaxed);
+            assert_eq!(fs::read(&path).unwrap(), b"content", "{times}");
+            story.volume.replaced.store(times, Ordering::Relaxed);
+            let file = fs::OpenOptions::new().append(true).create(true).open(&path).unwrap();
+            assert_eq!(file.metadata().unwrap().len(), 7, "{times}");
+        }
+    });
+}
+
+#[test]
+fn a_link_that_is_replaced_whenever_it_is_to_be_followed_is_followed() {
+    with_mount(|story| {
+        story.volume.covers.store(false, Ordering::Relaxed);
+        fs::write(story.at.join("f"), b"content").unwrap();
+        std::os::unix::fs::symlink("f", story.at.join("link")).unwrap();
+        for times in 0..8 {
+            story.volume.replaced.store(times, Ordering::Relaxed);
+            assert_eq!(fs::read_link(story.at.join("link")).unwrap(), Path::new("f"), "{times}");
+            story.volume.replaced.store(times, Ordering::Relaxed);
+            assert_eq!(fs::read(story.at.join("link")).unwrap(), b"content", "{times}");
+        }
+    });
+}
+
+#[test]
+fn a_name_that_comes_and_goes_while_it_is_to_be_made_is_opened() {
+    with_mount(|story| {
+        story.volume.covers.store(false, Ordering::Relaxed);
+        let path = story.at.join("f");
+        for times in 0..8 {
+            story.volume.removed.store(times, Ordering::Relaxed);
+            story.volume.made.store(times + 2, Ordering::Relaxed);
+            let mut file = fs::OpenOptions::new().read(true).append(true).create(true).open(&path).unwrap();
+            file.write_all(b"ours").unwrap();
+            story.volume.removed.store(0, Ordering::Relaxed);
+            story.volume.made.store(0, Ordering::Relaxed);
+            assert_eq!(fs::read(&path).unwrap(), b"ours", "{times}");
+            let refused = fs::OpenOptions::new().write(true).create_new(true).open(&path);
+            assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EEXIST));
+            fs::remove_file(&path).unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_directory_that_was_removed_has_attributes_for_who_is_in_it() {
+    with_mount(|story| {
+        story.volume.covers.store(false, Ordering::Relaxed);
+        let path = story.at.join("d");
+        fs::create_dir(&path).unwrap();
+        let open = fs::File::open(&path).unwrap();
+        let ino = open.metadata().unwrap().ino();
+        story.volume.remove("d");
+        let seen = open.metadata().unwrap();
+        assert_eq!((seen.ino(), seen.nlink(), seen.is_dir()), (ino, 0, true));
+        let made = rustix::fs::openat(&open, "x", rustix::fs::OFlags::CREATE, 0o600.into());
+        assert_eq!(made.unwrap_err(), rustix::io::Errno::NOENT);
+        assert_eq!(fs::metadata(&path).unwrap_err().raw_os_error(), Some(libc::ENOENT));
+    });
+}
+
 /// A program opened a file without a name, which another client had open, and lost it when that client closed it.
 #[test]
 fn a_file_that_only_others_keep_is_opened_at_the_bricks() {

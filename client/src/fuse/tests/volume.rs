@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -40,6 +40,17 @@ pub(super) struct MemoryVolume {
     state: Mutex<State>,
     /// Whether answers say that leases cover them.
     pub(super) covers: AtomicBool,
+    /// Of so many opens and reads of links, another client replaces the names of the inode just before.
+    pub(super) replaced: AtomicU32,
+    /// Of so many creates, another client has made the name just before.
+    pub(super) made: AtomicU32,
+    /// So many names are removed by another client as soon as they have been found.
+    pub(super) removed: AtomicU32,
+}
+
+/// One less, if there is one.
+fn take_one(count: &AtomicU32) -> bool {
+    count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1)).is_ok()
 }
 
 impl Node {
@@ -91,6 +102,18 @@ impl State {
         Ok(Removed { iatt, parent: self.node(parent)?.iatt })
     }
 
+    /// The names of an inode in the root stand for a copy of it from now on.
+    fn replace(&mut self, gfid: Gfid) {
+        let Some(old) = self.nodes.get(&gfid).cloned() else { return };
+        let new = another(gfid);
+        self.nodes.insert(new, Node { iatt: Iatt { gfid: new, ..old.iatt }, ..old });
+        let root = self.nodes.get_mut(&Gfid::ROOT).unwrap();
+        root.names.values_mut().filter(|named| **named == gfid).for_each(|named| *named = new);
+        if self.opens.is_empty() {
+            self.nodes.remove(&gfid);
+        }
+    }
+
     fn rename(&mut self, fop: &Rename) -> Result<Renamed, Errno> {
         let gfid = self.child(fop.from_parent, &fop.from_name)?;
         let there = self.child(fop.to_parent, &fop.to_name).ok();
@@ -133,7 +156,13 @@ impl MemoryVolume {
             pending: Vec::new(),
         };
         let nodes = HashMap::from([(Gfid::ROOT, Node::new(Gfid::ROOT, Kind::Dir, &birth))]);
-        Arc::new(Self { state: Mutex::new(State { nodes, ..State::default() }), covers: AtomicBool::new(true) })
+        Arc::new(Self {
+            state: Mutex::new(State { nodes, ..State::default() }),
+            covers: AtomicBool::new(true),
+            replaced: AtomicU32::new(0),
+            made: AtomicU32::new(0),
+            removed: AtomicU32::new(0),
+        })
     }
 
     /// How often it was asked that.
@@ -175,6 +204,19 @@ impl MemoryVolume {
     /// The gfid of a name in the root.
     pub(super) fn gfid(&self, name: &str) -> Gfid {
         self.state.lock().child(Gfid::ROOT, &Name::new(name.to_owned()).unwrap()).unwrap()
+    }
+
+    /// What another client does just before or after a fop.
+    fn disturb(&self, state: &mut State, fop: &Fop) {
+        match fop {
+            Fop::Open(f) if take_one(&self.replaced) => state.replace(f.fd.gfid),
+            Fop::Readlink(f) if take_one(&self.replaced) => state.replace(f.gfid),
+            Fop::Create(f) if state.child(f.parent, &f.name).is_err() && take_one(&self.made) => {
+                let birth = Birth { gfid: another(f.birth.gfid), ..(*f.birth).clone() };
+                self.make(state, f.parent, &f.name, Kind::File, &birth).unwrap();
+            }
+            _ => {}
+        }
     }
 
     fn cover(&self) -> Cover {
@@ -241,6 +283,9 @@ impl MemoryVolume {
                     Err(Errno::NOENT) => None,
                     Err(errno) => return Err(errno),
                 };
+                if found.is_some() && take_one(&self.removed) {
+                    state.unname(f.parent, &f.name)?;
+                }
                 Reply::Lookup(Looked { found, cover: self.cover() })
             }
             Fop::Create(f) => {
@@ -334,6 +379,7 @@ impl Xlator for MemoryVolume {
     fn call<'a>(&'a self, _ctx: &'a Ctx, fop: Fop) -> BoxFuture<'a, Result<Reply>> {
         let mut state = self.state.lock();
         *state.asked.entry(fop.kind()).or_default() += 1;
+        self.disturb(&mut state, &fop);
         let answer = self.answer_names(&mut state, fop).map_err(FopError::from);
         Box::pin(std::future::ready(answer))
     }
@@ -341,6 +387,13 @@ impl Xlator for MemoryVolume {
     fn health(&self) -> watch::Receiver<Health> {
         watch::channel(Health::Up { session: 1 }).1
     }
+}
+
+/// A gfid that was made from another.
+fn another(gfid: Gfid) -> Gfid {
+    let mut bytes = *gfid.as_bytes();
+    bytes[15] = bytes[15].wrapping_add(1);
+    Gfid::from_bytes(bytes)
 }
 
 /// The kind of an operation, for readable counts.
