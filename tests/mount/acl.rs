@@ -255,6 +255,94 @@ fn what_belongs_to_the_bricks_can_be_neither_seen_nor_set() {
     assert_eq!(&list[..length], b"system.posix_acl_access\0");
 }
 
+/// What `ls -l` shows of a directory: for each name the inode, mode, links, size and time of change, and the ACL.
+fn long_listing(directory: &Path) -> Vec<(String, [u64; 5], Option<Vec<u8>>)> {
+    let of = |entry: fs::DirEntry| {
+        let name = entry.file_name().into_string().unwrap();
+        let seen = entry.metadata().unwrap();
+        let time = seen.mtime_nsec().cast_unsigned();
+        (name, [seen.ino(), seen.mode().into(), seen.nlink(), seen.len(), time], get(entry.path(), ACCESS).ok())
+    };
+    let mut listing: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| of(entry.unwrap())).collect();
+    listing.sort();
+    listing
+}
+
+/// What somebody changes at a mount between two listings.
+const CHANGES: [&str; 15] = [
+    "an acl",
+    "a mode",
+    "a rename",
+    "a new file of an old name",
+    "an acl of a file with two names",
+    "a third name",
+    "an acl of a directory",
+    "a longer file",
+    "no acl",
+    "another mode",
+    "a rename back",
+    "a file without an acl in its place",
+    "no acl of a file with two names",
+    "no third name",
+    "no acl of a directory",
+];
+
+fn change(directory: &Path, what: &str) {
+    let path = |name: &str| directory.join(name);
+    let set_acl = |path: &Path| set(path, ACCESS, &for_user(6));
+    match what {
+        "an acl" => set_acl(&path("a")),
+        "no acl" => removexattr(path("a"), ACCESS).unwrap(),
+        "a mode" => fs::set_permissions(path("b"), fs::Permissions::from_mode(0o600)).unwrap(),
+        "another mode" => fs::set_permissions(path("b"), fs::Permissions::from_mode(0o644)).unwrap(),
+        "a rename" => fs::rename(path("c"), path("h")).unwrap(),
+        "a rename back" => fs::rename(path("h"), path("c")).unwrap(),
+        "a new file of an old name" => {
+            fs::remove_file(path("d")).unwrap();
+            fs::write(path("d"), "new").unwrap();
+            set_acl(&path("d"));
+        }
+        "a file without an acl in its place" => {
+            fs::write(path("new"), "newer").unwrap();
+            fs::rename(path("new"), path("d")).unwrap();
+        }
+        "a longer file" => drop(shell(directory, "echo more >> e")),
+        "an acl of a file with two names" => set_acl(&path("g")),
+        "no acl of a file with two names" => removexattr(path("f"), ACCESS).unwrap(),
+        "a third name" => fs::hard_link(path("f"), path("i")).unwrap(),
+        "no third name" => fs::remove_file(path("i")).unwrap(),
+        "an acl of a directory" => set_acl(&path("dir")),
+        "no acl of a directory" => removexattr(path("dir"), ACCESS).unwrap(),
+        _ => unreachable!("{what}"),
+    }
+}
+
+/// A listing tells the kernel little of what it was told before: what has changed since must not be in that.
+#[test]
+fn what_changes_between_two_listings_is_in_the_second_at_every_mount() {
+    everywhere(|mounts| {
+        shell(&mounts.0[0], "for name in a b c d e f; do echo $name > $name; done; mkdir dir; ln f g");
+        let listed = |what: &str| {
+            let listings: Vec<_> = mounts.0.iter().map(|mount| long_listing(mount)).collect();
+            assert_eq!(listings[0], listings[1], "{what}");
+            assert_eq!(listings[0], listings[2], "{what}");
+            for mount in &mounts.0 {
+                assert_eq!(long_listing(mount), listings[0], "{what}, again");
+            }
+            listings[0].clone()
+        };
+        let mut before = listed("at first");
+        for round in 0..6 {
+            for what in CHANGES {
+                change(&mounts.0[round % 3], what);
+                let after = listed(what);
+                assert_ne!(before, after, "{what}");
+                before = after;
+            }
+        }
+    });
+}
+
 /// `ls -l` asks for the ACL of every file, and a write for its capability.
 #[test]
 fn a_listing_and_a_write_ask_no_brick_whether_there_is_an_acl() {

@@ -135,6 +135,7 @@ impl KernelCache {
     /// The kernel does not know that a request changes the mode.
     pub(crate) fn forget_attributes(&self, nodeid: u64) {
         if let Some(attached) = self.attached.get() {
+            self.inodes.attributes_forgotten(nodeid);
             // Nothing is owed if the kernel has forgotten the inode.
             let _ = attached.notifier.inval_inode(nodeid, Stale::Attributes);
         }
@@ -164,6 +165,7 @@ impl KernelCache {
             }
         }
         if names && attached.names == Promise::Covered {
+            self.inodes.names_forgotten();
             // It worked when the mount began; now it fails only if the mount is gone.
             let _ = attached.notifier.inc_epoch();
         }

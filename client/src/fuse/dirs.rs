@@ -12,10 +12,11 @@ use mortar_xlators::ctx::Ctx;
 use mortar_xlators::error::{FopError, Result};
 use mortar_xlators::fop::{Fsync, Readdir, Release};
 use mortar_xlators::reply::{DirEntry, Entries};
-use mortar_xlators::types::Gfid;
+use mortar_xlators::types::{Cover, Gfid};
 use rustix::io::Errno;
 
 use super::convert;
+use super::inodes::Place;
 use super::opens::{OpenDir, Page};
 use super::server::{Digest, Server, Shown, not_served};
 use super::transport::abi::OpenedFlags;
@@ -186,11 +187,14 @@ impl Server {
         (Room::Fits, promised)
     }
 
-    /// What an entry stands for; the node number 0 gives the kernel the name only.
+    /// What an entry stands for; the node number 0 gives the kernel the name only. So it is if the kernel believes in the
+    /// entry anyway: told again, it would forget that a file has no access control list, and ask for it.
     fn listed_inode(&self, dir: Gfid, entry: &DirEntry, page: &Page, fresh: Fresh) -> Entry {
-        match &entry.found {
-            Some(found) if fresh == Fresh::Yes => self.entry(dir, Shown::from(&**found), page.asked, Digest::Compared),
-            _ => Entry::default(),
+        let Some(found) = entry.found.as_deref().filter(|_| fresh == Fresh::Yes) else { return Entry::default() };
+        let place = Place { parent: dir, name: entry.name.as_bytes() };
+        if found.cover.contains(Cover::NAME | Cover::ATTRS) && self.cache.inodes.is_told(entry.gfid, place) {
+            return Entry::default();
         }
+        self.entry(place, Shown::from(found), page.asked, Digest::Compared)
     }
 }

@@ -6,14 +6,20 @@
 //! Invariant: a slot lives as long as the kernel holds references to it. Whether its attributes
 //! are covered by a lease changes under the same lock that counts recalls, so an answer computed
 //! before a recall cannot mark an inode as covered after it.
+//!
+//! It also notes what the kernel was told of an inode and has not forgotten since. That is a hint, which saves telling it
+//! again in every listing: a kernel that has forgotten more than was thought asks.
 
 use std::collections::HashMap;
+use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use mortar_xlators::types::{Gfid, Iatt, Kind, Lacks};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
+use super::cache::LONG;
 use super::transport::abi::ROOT_ID;
 
 /// How many recalls there had been when an answer was asked for, and how many changes of xattrs by this mount.
@@ -52,6 +58,28 @@ struct Slot {
     /// A recall found that the kernel did not know the inode yet, although an answer with it was
     /// on its way: what the kernel has by now may be stale.
     suspect: bool,
+    /// The name under which the kernel was last promised the inode.
+    named: Option<Named>,
+    /// The kernel was promised the attributes, and has been given no reason of its own to forget them.
+    attributes_told: bool,
+}
+
+/// A name that the kernel was promised.
+#[derive(Clone, Copy, Debug)]
+struct Named {
+    /// Of the directory, the name, and how often the kernel had been made to forget all names. Two names with one hash
+    /// cost the kernel a question.
+    hash: u64,
+    at: Instant,
+}
+
+/// A name in a directory.
+#[derive(Clone, Copy, Debug, Hash)]
+pub(crate) struct Place<'a> {
+    /// The directory.
+    pub(crate) parent: Gfid,
+    /// The name.
+    pub(crate) name: &'a [u8],
 }
 
 #[derive(Debug)]
@@ -67,6 +95,9 @@ pub(crate) struct Inodes {
     table: Mutex<Table>,
     recalls: AtomicU64,
     xattrs: AtomicU64,
+    /// How often the kernel was made to forget all names.
+    names_forgotten: AtomicU64,
+    hasher: foldhash::fast::RandomState,
 }
 
 impl Slot {
@@ -110,6 +141,8 @@ impl Table {
             old_pages: false,
             last: None,
             suspect: false,
+            named: None,
+            attributes_told: false,
         };
         let index = if let Some(index) = self.free.pop() {
             let slot = &mut self.slots[index as usize];
@@ -131,7 +164,13 @@ impl Inodes {
         let root = table.slot_of(Gfid::ROOT, Kind::Dir);
         assert_eq!(root, ROOT_SLOT, "the root is the first");
         table.slots[0].lookups = 1;
-        Self { table: Mutex::new(table), recalls: AtomicU64::new(0), xattrs: AtomicU64::new(0) }
+        Self {
+            table: Mutex::new(table),
+            recalls: AtomicU64::new(0),
+            xattrs: AtomicU64::new(0),
+            names_forgotten: AtomicU64::new(0),
+            hasher: foldhash::fast::RandomState::default(),
+        }
     }
 
     /// Take this before asking the graph what an answer will be made of.
@@ -173,6 +212,7 @@ impl Inodes {
             slot.parent = at.parent;
         }
         slot.cover(promise, if now == asked { at.lacks } else { Lacks::empty() });
+        (slot.named, slot.attributes_told) = (None, false);
         let nodeid = node_id(index, slot);
         (nodeid, promise)
     }
@@ -206,6 +246,51 @@ impl Inodes {
         let table = self.table.lock();
         let last = table.slots[table.find(nodeid)?].last.as_deref()?;
         Some(Iatt { nlink: 0, ..*last })
+    }
+
+    /// The kernel is promised this name of an inode, and its attributes.
+    pub(crate) fn told(&self, nodeid: u64, place: Place<'_>) {
+        let named = Named { hash: self.hash(place), at: Instant::now() };
+        let mut table = self.table.lock();
+        if let Some(index) = table.find(nodeid) {
+            let slot = &mut table.slots[index];
+            (slot.named, slot.attributes_told) = (Some(named), true);
+        }
+    }
+
+    /// The kernel is promised the attributes of an inode.
+    pub(crate) fn attributes_told(&self, nodeid: u64) {
+        let mut table = self.table.lock();
+        if let Some(index) = table.find(nodeid) {
+            table.slots[index].attributes_told = true;
+        }
+    }
+
+    /// The kernel asks for a change, and forgets the attributes of this inode by itself.
+    pub(crate) fn attributes_forgotten(&self, nodeid: u64) {
+        let mut table = self.table.lock();
+        if let Some(index) = table.find(nodeid) {
+            table.slots[index].attributes_told = false;
+        }
+    }
+
+    /// The kernel is made to forget all names.
+    pub(crate) fn names_forgotten(&self) {
+        self.names_forgotten.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether the kernel most likely believes in this name and the attributes of its inode, and will for a while.
+    pub(crate) fn is_told(&self, gfid: Gfid, place: Place<'_>) -> bool {
+        let hash = self.hash(place);
+        let table = self.table.lock();
+        let Some(index) = table.by_gfid.get(&gfid) else { return false };
+        let slot = &table.slots[*index as usize];
+        let named = slot.named.is_some_and(|named| named.hash == hash && named.at.elapsed() < LONG / 2);
+        named && slot.covered && slot.attributes_told
+    }
+
+    fn hash(&self, place: Place<'_>) -> u64 {
+        self.hasher.hash_one((place, self.names_forgotten.load(Ordering::Acquire)))
     }
 
     /// Whether a lease of ours covers the inode: it can then not lose its last name behind our back.
@@ -281,6 +366,7 @@ impl Inodes {
             if let Some(index) = table.by_gfid.get(gfid).copied() {
                 let slot = &mut table.slots[index as usize];
                 slot.cover(Promise::Now, Lacks::empty());
+                slot.attributes_told = false;
                 slot.old_pages = true;
                 if std::mem::take(&mut slot.promised) || slot.kind == Kind::Dir {
                     known.push((node_id(index, slot), slot.kind));
@@ -309,7 +395,8 @@ impl Inodes {
     pub(crate) fn suspect(&self, nodeid: u64) {
         let mut table = self.table.lock();
         if let Some(index) = table.find(nodeid) {
-            table.slots[index].suspect = true;
+            let slot = &mut table.slots[index];
+            (slot.suspect, slot.named) = (true, None);
         }
     }
 
@@ -356,6 +443,40 @@ mod tests {
         let (other, _) = inodes.remember(seen(Gfid::from_bytes([8; 16])), Promise::Now, inodes.moment());
         assert_ne!(first, other);
         assert_eq!(inodes.gfid(first), Err(Errno::STALE));
+    }
+
+    #[test]
+    fn what_the_kernel_was_told_counts_until_it_forgets() {
+        let inodes = Inodes::new();
+        let place = Place { parent: Gfid::ROOT, name: b"a" };
+        let other_name = Place { name: b"b", ..place };
+        let other_directory = Place { parent: A, ..place };
+        let tell = || {
+            let (nodeid, _) = inodes.remember(seen(A), Promise::Covered, inodes.moment());
+            assert!(!inodes.is_told(A, place), "counted, but not promised");
+            inodes.told(nodeid, place);
+            assert!(inodes.is_told(A, place));
+            assert!(!inodes.is_told(A, other_name) && !inodes.is_told(A, other_directory));
+            nodeid
+        };
+        let nodeid = tell();
+        inodes.attributes_forgotten(nodeid);
+        assert!(!inodes.is_told(A, place));
+        inodes.attributes_told(nodeid);
+        assert!(inodes.is_told(A, place));
+        inodes.names_forgotten();
+        assert!(!inodes.is_told(A, place));
+        tell();
+        inodes.suspect(nodeid);
+        assert!(!inodes.is_told(A, place));
+        tell();
+        inodes.uncover(&[A]);
+        assert!(!inodes.is_told(A, place));
+        inodes.refresh(nodeid, Lacks::all(), Promise::Covered, inodes.moment());
+        assert!(!inodes.is_told(A, place), "it has forgotten the attributes, and was not told them again");
+        tell();
+        inodes.forget(nodeid, 4);
+        assert!(!inodes.is_told(A, place));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use super::convert;
 use super::files::{OpenGuard, opened};
-use super::inodes::Moment;
+use super::inodes::{Moment, Place};
 use super::opens::Removing;
 use super::second_walk::Wanted;
 use super::server::{Digest, Server, Shown, not_served};
@@ -86,9 +86,12 @@ impl Server {
     /// What a name leads to, for the kernel and for us.
     pub(super) async fn look_once(&self, ctx: &Ctx, parent: Gfid, name: Name) -> Result<(Answer, Option<Box<Found>>)> {
         let asked = self.cache.inodes.moment();
-        let looked = self.send(ctx, Lookup { parent, name }).await?;
+        let looked = self.send(ctx, Lookup { parent, name: name.clone() }).await?;
         let answer = match &looked.found {
-            Some(found) => Answer::Entry(self.entry(parent, Shown::from(&**found), asked, Digest::Compared)),
+            Some(found) => {
+                let place = Place { parent, name: name.as_bytes() };
+                Answer::Entry(self.entry(place, Shown::from(&**found), asked, Digest::Compared))
+            }
             None => {
                 let names = self.cache.inodes.promise_since(asked);
                 Answer::NoEntry(self.cache.name_timeout(looked.cover, names))
@@ -103,7 +106,7 @@ impl Server {
         let parent = self.cache.inodes.parent(nodeid)?;
         let asked = self.cache.inodes.moment();
         let found = self.send(ctx, Getattr { gfid, fd: None, exact: AttrMask::all() }).await?;
-        let mut entry = self.entry(parent, Shown::from(&found), asked, Digest::Compared);
+        let mut entry = self.entry(Place { parent, name }, Shown::from(&found), asked, Digest::Compared);
         entry.entry_timeout = Duration::ZERO;
         Ok(Answer::Entry(entry))
     }
@@ -123,9 +126,9 @@ impl Server {
     }
 
     /// A new inode for the kernel.
-    fn made(&self, parent: Gfid, made: &Made, asked: Moment) -> Entry {
+    fn made(&self, parent: Gfid, name: &Name, made: &Made, asked: Moment) -> Entry {
         let shown = Shown { iatt: &made.iatt, cover: made.cover, exact: AttrMask::all() };
-        self.entry(parent, shown, asked, Digest::New)
+        self.entry(Place { parent, name: name.as_bytes() }, shown, asked, Digest::New)
     }
 
     async fn symlink(&self, ctx: &Ctx, parent: Gfid, name: Name, target: Vec<u8>) -> Result<Answer> {
@@ -134,25 +137,25 @@ impl Server {
         }
         let birth = self.birth(ctx, Asked { mode: 0o777, umask: 0 });
         let asked = self.cache.inodes.moment();
-        let made = self.send(ctx, Symlink { parent, name, birth, target: target.into() }).await?;
-        Ok(Answer::Entry(self.made(parent, &made, asked)))
+        let made = self.send(ctx, Symlink { parent, name: name.clone(), birth, target: target.into() }).await?;
+        Ok(Answer::Entry(self.made(parent, &name, &made, asked)))
     }
 
     async fn mknod(&self, ctx: &Ctx, parent: Gfid, name: Name, how: Asked, rdev: u32) -> Result<Answer> {
         let kind = convert::mknod_kind(how.mode)?;
         let birth = self.birth(ctx, how);
         let asked = self.cache.inodes.moment();
-        let make = Mknod { parent, name, birth, kind, rdev: u64::from(rdev), linkto: None };
+        let make = Mknod { parent, name: name.clone(), birth, kind, rdev: u64::from(rdev), linkto: None };
         let made = self.send(ctx, make).await?;
-        Ok(Answer::Entry(self.made(parent, &made, asked)))
+        Ok(Answer::Entry(self.made(parent, &name, &made, asked)))
     }
 
     async fn mkdir(&self, ctx: &Ctx, parent: Gfid, name: Name, how: Asked) -> Result<Answer> {
         let birth = self.birth(ctx, how);
         let asked = self.cache.inodes.moment();
-        let make = Mkdir { parent, name, birth, layout: None, mds: false, lease: true };
+        let make = Mkdir { parent, name: name.clone(), birth, layout: None, mds: false, lease: true };
         let made = self.send(ctx, make).await?;
-        Ok(Answer::Entry(self.made(parent, &made, asked)))
+        Ok(Answer::Entry(self.made(parent, &name, &made, asked)))
     }
 
     async fn unlink(&self, ctx: &Ctx, parent: Gfid, name: Name) -> Result<Answer> {
@@ -182,13 +185,14 @@ impl Server {
         let when = (self.sources.clock)();
         self.changed();
         let asked = self.cache.inodes.moment();
-        let made = match self.send(ctx, Link { gfid, parent, name, when }).await {
+        let made = match self.send(ctx, Link { gfid, parent, name: name.clone(), when }).await {
             // It has lost its last name since it was found, as may happen on a local disk.
             Err(FopError::Refused(Errno::STALE)) => return Err(Errno::NOENT.into()),
             made => made?,
         };
         let shown = Shown { iatt: &made.iatt, cover: made.cover, exact: AttrMask::all() };
-        Ok(Answer::Entry(self.entry(parent, shown, asked, Digest::Blind)))
+        let place = Place { parent, name: name.as_bytes() };
+        Ok(Answer::Entry(self.entry(place, shown, asked, Digest::Blind)))
     }
 
     /// The inode with this name may be about to lose it: if it is open here and the bricks were not
@@ -239,7 +243,8 @@ impl Server {
             if !last_chance {
                 break;
             }
-            if let Some(answer) = self.open_found(ctx, parent, (&found, asked), wanted).await? {
+            let place = Place { parent, name: name.as_bytes() };
+            if let Some(answer) = self.open_found(ctx, place, (&found, asked), wanted).await? {
                 return Ok(answer);
             }
         }
@@ -256,7 +261,7 @@ impl Server {
         let open = (!defer).then_some((number.id, flags | OpenFlags::EXCLUSIVE));
         let asked = self.cache.inodes.moment();
         let guard = OpenGuard::new(self, ctx, number);
-        let make = Create { parent, name, birth, content: bytes::Bytes::new(), open, lease: true };
+        let make = Create { parent, name: name.clone(), birth, content: bytes::Bytes::new(), open, lease: true };
         let made = match self.send(ctx, make).await {
             Err(error @ FopError::Refused(Errno::EXIST)) => {
                 guard.disarm();
@@ -264,7 +269,7 @@ impl Server {
             }
             made => made?,
         };
-        let entry = self.made(parent, &made, asked);
+        let entry = self.made(parent, &name, &made, asked);
         let covered = self.cache.inodes.is_covered(made.iatt.gfid);
         self.born_covered.store(covered, Ordering::Relaxed);
         let deferred = if defer { self.cache.opens.insert_born(number.gfid, how, &self.cache.inodes) } else { None };

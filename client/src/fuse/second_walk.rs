@@ -11,7 +11,7 @@ use mortar_xlators::types::{AttrMask, Fd, Gfid, Iatt, Kind, Name, OpenFlags, Tim
 use rustix::io::Errno;
 
 use super::callers::{May, Powers, may_open};
-use super::inodes::{Moment, Promise};
+use super::inodes::{Moment, Place, Promise};
 use super::opens::How;
 use super::retries::{Kept, WALK_TIME};
 use super::server::{Digest, Server, Shown};
@@ -146,17 +146,17 @@ impl Server {
     pub(super) async fn open_found(
         &self,
         ctx: &Ctx,
-        parent: Gfid,
+        place: Place<'_>,
         (found, asked): (&Found, Moment),
         wanted: Wanted,
     ) -> Result<Option<Answer>> {
         let iatt = &found.iatt;
-        match self.may_open_found(ctx, parent, iatt, wanted).await? {
+        match self.may_open_found(ctx, place.parent, iatt, wanted).await? {
             May::Yes => {}
             May::No => return Err(Errno::ACCESS.into()),
             May::Unsure => return Ok(None),
         }
-        let entry = self.entry(parent, Shown::from(found), asked, Digest::Blind);
+        let entry = self.entry(place, Shown::from(found), asked, Digest::Blind);
         match self.open(ctx, iatt.gfid, wanted.flags, wanted.suid_sgid).await {
             Ok(Answer::Opened(Opened { fh, flags })) => Ok(Some(Answer::Created(entry, Opened { fh, flags }))),
             answer => {

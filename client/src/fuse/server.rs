@@ -17,7 +17,7 @@ use rustix::io::Errno;
 
 use super::cache::{KernelCache, LONG};
 use super::convert;
-use super::inodes::{Moment, Promise, Seen};
+use super::inodes::{Moment, Place, Promise, Seen};
 use super::retries::Retries;
 use super::second_walk::is_gone;
 use super::transport::Handler;
@@ -102,18 +102,22 @@ impl Server {
     }
 
     /// A name and its inode for the kernel, which counts a reference to it.
-    pub(super) fn entry(&self, parent: Gfid, shown: Shown<'_>, asked: Moment, digest: Digest) -> Entry {
+    pub(super) fn entry(&self, place: Place<'_>, shown: Shown<'_>, asked: Moment, digest: Digest) -> Entry {
         let Shown { iatt, cover, exact } = shown;
-        let seen = Seen { gfid: iatt.gfid, kind: iatt.kind, parent, lacks: iatt.lacks };
+        let seen = Seen { gfid: iatt.gfid, kind: iatt.kind, parent: place.parent, lacks: iatt.lacks };
         let (nodeid, attrs) = self.cache.inodes.remember(seen, KernelCache::attrs_promise(cover, iatt), asked);
         self.cache.inodes.note_directory(iatt);
         let names = self.cache.inodes.promise_since(asked);
         let promised = attrs == Promise::Covered && digest != Digest::Blind && exact.is_all();
+        let entry_timeout = self.cache.name_timeout(cover, names);
+        if promised && entry_timeout != Duration::ZERO {
+            self.cache.inodes.told(nodeid, place);
+        }
         Entry {
             nodeid,
             // The node number has its generation in it.
             generation: 0,
-            entry_timeout: self.cache.name_timeout(cover, names),
+            entry_timeout,
             attr_timeout: if promised { LONG } else { Duration::ZERO },
             attr: convert::attr(iatt),
         }
@@ -124,8 +128,11 @@ impl Server {
             Err(error) if is_gone(error) => (self.last_attributes(ctx, nodeid).ok_or(error)?, Promise::Now),
             answer => answer?,
         };
-        let timeout = if promise == Promise::Covered { LONG } else { Duration::ZERO };
-        Ok(Answer::Attr(convert::attr(&iatt), timeout))
+        if promise == Promise::Now {
+            return Ok(Answer::Attr(convert::attr(&iatt), Duration::ZERO));
+        }
+        self.cache.inodes.attributes_told(nodeid);
+        Ok(Answer::Attr(convert::attr(&iatt), LONG))
     }
 
     /// Of an inode that is gone: a directory is still somebody's open or working directory, and for a caller who has just
@@ -274,6 +281,9 @@ impl Handler for Server {
         } else {
             self.cache.repeat_if_suspect(header.nodeid);
         }
+        if makes_attributes_old(&op) {
+            self.cache.inodes.attributes_forgotten(header.nodeid);
+        }
         let ctx = self.ctx(&header);
         let of_inode = is_of_inode(&op);
         match self.serve(&ctx, header.nodeid, op).await {
@@ -335,6 +345,18 @@ fn is_of_inode(op: &Op) -> bool {
     let xattrs =
         matches!(op, Op::Setxattr { .. } | Op::Getxattr { .. } | Op::Listxattr { .. } | Op::Removexattr { .. });
     attributes || xattrs
+}
+
+/// Whether the kernel will ask for the attributes of the inode of this request again, as it knows that they change.
+fn makes_attributes_old(op: &Op) -> bool {
+    match op {
+        Op::Open { flags, .. } => flags.cast_signed() & libc::O_TRUNC != 0,
+        Op::Setattr(_) | Op::Write { .. } | Op::Fallocate { .. } | Op::CopyFileRange { .. } => true,
+        Op::Setxattr { .. } | Op::Removexattr { .. } => true,
+        Op::Create { .. } | Op::Mknod { .. } | Op::Mkdir { .. } | Op::Symlink { .. } | Op::Link { .. } => true,
+        Op::Unlink { .. } | Op::Rmdir { .. } | Op::Rename { .. } => true,
+        _ => false,
+    }
 }
 
 /// What a mount does not serve; the kernel does not ask again.

@@ -34,6 +34,23 @@ impl Story<'_> {
     fn lookups(&self) -> u32 {
         self.volume.asked(kind_of::<Lookup>())
     }
+
+    /// How many requests of the kernel the mount has had.
+    fn requests(&self) -> u64 {
+        // The kernel never answers this from a cache.
+        rustix::fs::statfs(self.at).unwrap();
+        self.volume.last.load(Ordering::Relaxed)
+    }
+
+    /// Whether the kernel believes names: it can be made to forget them (since Linux 6.16).
+    fn believes_names(&self) -> bool {
+        let path = self.at.join("believed");
+        fs::write(&path, b"").unwrap();
+        let lookups = self.lookups();
+        fs::metadata(&path).unwrap();
+        fs::metadata(&path).unwrap();
+        self.lookups() == lookups
+    }
 }
 
 /// Runs a story on a thread of its own, as its calls block on the mount.
@@ -343,6 +360,52 @@ fn a_link_that_is_replaced_whenever_it_is_to_be_followed_is_followed() {
     });
 }
 
+/// What `ls -l` shows of a directory: sizes by name, and whether there is an access control list.
+fn long_listing(directory: &Path) -> Vec<(String, u64, bool)> {
+    let mut listing: Vec<_> = fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| {
+            let entry = entry.unwrap();
+            let bytes = entry.metadata().unwrap().len();
+            let acl = rustix::fs::getxattr(entry.path(), "system.posix_acl_access", &mut [0; 100]).is_ok();
+            (entry.file_name().into_string().unwrap(), bytes, acl)
+        })
+        .collect();
+    listing.sort();
+    listing
+}
+
+#[test]
+fn a_second_listing_asks_nothing_of_single_files() {
+    with_mount(|story| {
+        if !story.believes_names() {
+            eprintln!("skipped: this kernel believes no names");
+            return;
+        }
+        let dir = story.at.join("dir");
+        fs::create_dir(&dir).unwrap();
+        for n in 0..450 {
+            fs::write(dir.join(format!("file-{n:03}")), format!("content {n}")).unwrap();
+        }
+        let count = |what: &dyn Fn()| {
+            let before = story.requests();
+            what();
+            story.requests() - before
+        };
+        let list = || assert_eq!(long_listing(&dir).len(), 450);
+        assert!(count(&list) > 450, "the first asks for the access control list of each file");
+        // Pages and their directory.
+        assert!(count(&list) < 30);
+        // A file that was changed here is asked about alone.
+        fs::write(dir.join("file-007"), b"").unwrap();
+        assert!(count(&list) < 40);
+        // The kernel has forgotten all names, and not that there are no lists; attributes come with the listing.
+        story.recall(&[Gfid::ROOT]);
+        list();
+        assert!(count(&list) < 30);
+    });
+}
+
 #[test]
 fn a_name_that_comes_and_goes_while_it_is_to_be_made_is_opened() {
     with_mount(|story| {
@@ -395,5 +458,36 @@ fn a_file_that_only_others_keep_is_opened_at_the_bricks() {
         let file = fs::File::open(format!("/proc/self/fd/{}", at_path.as_raw_fd())).unwrap();
         assert_eq!(story.volume.asked(kind_of::<Open>()), 1);
         assert_eq!(file.metadata().unwrap().len(), 7);
+    });
+}
+
+#[test]
+fn what_another_client_changes_between_two_listings_is_in_the_second() {
+    with_mount(|story| {
+        for name in ["a", "b", "c"] {
+            fs::write(story.at.join(name), b"123").unwrap();
+        }
+        let seen = |name: &str, bytes| (name.to_owned(), bytes, false);
+        for _ in 0..3 {
+            assert_eq!(long_listing(story.at), [seen("a", 3), seen("b", 3), seen("c", 3)]);
+        }
+        let gfid = story.volume.set_content("a", b"longer");
+        story.recall(&[gfid]);
+        assert_eq!(long_listing(story.at), [seen("a", 6), seen("b", 3), seen("c", 3)]);
+        // One file goes, and another gets its name.
+        let gone = story.volume.gfid("b");
+        story.volume.remove("b");
+        story.volume.steal_name("a", "b");
+        story.recall(&[Gfid::ROOT, gone, gfid]);
+        assert_eq!(long_listing(story.at), [seen("b", 6), seen("c", 3)]);
+        fs::hard_link(story.at.join("c"), story.at.join("d")).unwrap();
+        long_listing(story.at);
+        let gfid = story.volume.set_content("d", b"");
+        story.recall(&[gfid]);
+        assert_eq!(long_listing(story.at), [seen("b", 6), seen("c", 0), seen("d", 0)]);
+        assert_eq!(fs::metadata(story.at.join("c")).unwrap().nlink(), 2);
+        fs::remove_file(story.at.join("d")).unwrap();
+        assert_eq!(long_listing(story.at), [seen("b", 6), seen("c", 0)]);
+        assert_eq!(fs::metadata(story.at.join("c")).unwrap().nlink(), 1);
     });
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -46,6 +46,8 @@ pub(super) struct MemoryVolume {
     pub(super) made: AtomicU32,
     /// So many names are removed by another client as soon as they have been found.
     pub(super) removed: AtomicU32,
+    /// The number of the last request that came as far as this; a mount numbers all that it gets.
+    pub(super) last: AtomicU64,
 }
 
 /// One less, if there is one.
@@ -162,6 +164,7 @@ impl MemoryVolume {
             replaced: AtomicU32::new(0),
             made: AtomicU32::new(0),
             removed: AtomicU32::new(0),
+            last: AtomicU64::new(0),
         })
     }
 
@@ -376,8 +379,9 @@ impl Xlator for MemoryVolume {
         "memory"
     }
 
-    fn call<'a>(&'a self, _ctx: &'a Ctx, fop: Fop) -> BoxFuture<'a, Result<Reply>> {
+    fn call<'a>(&'a self, ctx: &'a Ctx, fop: Fop) -> BoxFuture<'a, Result<Reply>> {
         let mut state = self.state.lock();
+        self.last.fetch_max(ctx.id, Ordering::Relaxed);
         *state.asked.entry(fop.kind()).or_default() += 1;
         self.disturb(&mut state, &fop);
         let answer = self.answer_names(&mut state, fop).map_err(FopError::from);
