@@ -12,6 +12,7 @@
 
 pub(crate) mod abi;
 mod buffer;
+mod burst;
 mod decode;
 mod device;
 pub(crate) mod interrupt;

@@ -9,14 +9,17 @@
 use std::os::fd::OwnedFd;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 use rustix::io::Errno;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Handler;
 use super::buffer::{Buffer, COPY_BYTES_MAX, Pool};
+use super::burst::{Burst, LOOK_TIME, Served};
 use super::decode::{SetxattrForm, decode};
 use super::device::{self, Device};
 use super::interrupt::{Found, OnSignal, Waiting, give_up};
@@ -47,6 +50,8 @@ pub(crate) struct Shared<H> {
     lock_waits: Arc<Semaphore>,
     /// All devices of this mount: the answer to an interrupt goes to the one that has the request.
     devices: OnceLock<Vec<Arc<OwnedFd>>>,
+    /// A reader is looking for the next request: one is enough.
+    looking: AtomicBool,
 }
 
 impl<H> std::fmt::Debug for Shared<H> {
@@ -65,10 +70,11 @@ pub(crate) struct Reader<H> {
 impl<H: Handler> Reader<H> {
     /// Reads and serves until the mount is gone.
     pub(crate) async fn run(self) -> Result<(), Errno> {
+        let mut burst = Burst::default();
         loop {
             self.shared.room().await;
             let mut ready = self.device.ready(device::READY).await.map_err(|_| Errno::IO)?;
-            match self.batch()? {
+            match self.batch(&mut burst)? {
                 Batch::Drained => ready.clear_ready(),
                 Batch::MoreToCome => tokio::task::yield_now().await,
                 Batch::Gone => return Ok(()),
@@ -77,11 +83,15 @@ impl<H: Handler> Reader<H> {
     }
 
     /// Serves what is there, but not for ever.
-    fn batch(&self) -> Result<Batch, Errno> {
+    fn batch(&self, burst: &mut Burst) -> Result<Batch, Errno> {
         for _ in 0..BATCH_MAX {
             let mut buffer = self.shared.pool.take();
-            match device::read(self.device.get_ref(), &mut buffer) {
-                Ok(_) => self.shared.serve(self.device.get_ref(), buffer),
+            match self.read(&mut buffer, burst) {
+                Ok(_) => {
+                    burst.came(Instant::now());
+                    let served = self.shared.serve(self.device.get_ref(), buffer);
+                    burst.served(served, Instant::now());
+                }
                 Err(Errno::WOULDBLOCK) => return Ok(Batch::Drained),
                 // A signal, or the caller took its request back while we read it.
                 Err(Errno::INTR | Errno::NOENT) => {}
@@ -93,6 +103,26 @@ impl<H: Handler> Reader<H> {
             }
         }
         Ok(Batch::MoreToCome)
+    }
+
+    /// Reads one message, if there is one or one is likely to come at once.
+    fn read(&self, buffer: &mut Buffer, burst: &mut Burst) -> Result<usize, Errno> {
+        let device = self.device.get_ref();
+        let read = device::read(device, buffer);
+        if read != Err(Errno::WOULDBLOCK) || !burst.is_worth_a_look() || !self.shared.may_look() {
+            return read;
+        }
+        let start = Instant::now();
+        let mut read = Err(Errno::WOULDBLOCK);
+        while read == Err(Errno::WOULDBLOCK) && start.elapsed() < LOOK_TIME {
+            std::hint::spin_loop();
+            read = device::read(device, buffer);
+        }
+        self.shared.looking.store(false, Ordering::Relaxed);
+        if read == Err(Errno::WOULDBLOCK) {
+            burst.is_over();
+        }
+        read
     }
 }
 
@@ -118,6 +148,7 @@ impl<H: Handler> Shared<H> {
             budget: Arc::new(Semaphore::new(BUDGET_UNITS)),
             lock_waits: Arc::new(Semaphore::new(LOCK_WAITS_MAX)),
             devices: OnceLock::new(),
+            looking: AtomicBool::new(false),
         })
     }
 
@@ -138,9 +169,14 @@ impl<H: Handler> Shared<H> {
         }
     }
 
-    fn serve(self: &Arc<Self>, device: &Arc<OwnedFd>, buffer: Buffer) {
+    /// Whether a reader may look for the next request: no other does, and nothing is in work that needs the processor.
+    fn may_look(&self) -> bool {
+        self.budget.available_permits() == BUDGET_UNITS && !self.looking.swap(true, Ordering::Relaxed)
+    }
+
+    fn serve(self: &Arc<Self>, device: &Arc<OwnedFd>, buffer: Buffer) -> Served {
         match decode(buffer, self.form) {
-            Message::Request(request) => self.call(device, request),
+            Message::Request(request) => return self.call(device, request),
             Message::Forget(list) => {
                 for (nodeid, count) in list {
                     self.handler.forget(nodeid, count);
@@ -154,10 +190,12 @@ impl<H: Handler> Shared<H> {
                 answer(device, unique, Errno::IO.into());
             }
         }
+        Served::Other
     }
 
     /// Polls the request's future once, here; only if it has to wait does it become a task.
-    fn call(self: &Arc<Self>, device: &Arc<OwnedFd>, request: Request) {
+    fn call(self: &Arc<Self>, device: &Arc<OwnedFd>, request: Request) -> Served {
+        let at_once = if is_question(&request.op) { Served::Answered } else { Served::Changed };
         let answering = Answering { device: Arc::clone(device), unique: request.header.unique };
         let wait = Wait {
             on_signal: self.handler.on_signal(&request.op),
@@ -176,11 +214,15 @@ impl<H: Handler> Shared<H> {
             }
         }));
         match polled {
-            Ok(Ok(answer)) => answering.send(answer),
+            Ok(Ok(answer)) => {
+                answering.send(answer);
+                return at_once;
+            }
             Ok(Err(future)) => self.spawn(answering, future, wait),
             // The panic hook has said why; dropping it answers EIO.
             Err(_) => drop(answering),
         }
+        Served::Other
     }
 
     fn spawn(
@@ -259,6 +301,24 @@ impl<H> Drop for Leaving<H> {
     fn drop(&mut self) {
         self.shared.waiting.leave(self.unique);
     }
+}
+
+/// Whether a request changes nothing: neither it nor what will come of it gives the bricks work.
+fn is_question(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Lookup { .. }
+            | Op::Getattr { .. }
+            | Op::Access { .. }
+            | Op::Readlink
+            | Op::Statfs
+            | Op::Getxattr { .. }
+            | Op::Listxattr { .. }
+            | Op::Opendir { .. }
+            | Op::Readdir { .. }
+            | Op::Readdirplus { .. }
+            | Op::Releasedir { .. }
+    )
 }
 
 fn payload_bytes(op: &Op) -> usize {
