@@ -20,6 +20,10 @@ fn attributes(number: u64, mode: Option<u32>) -> Setattr {
     Setattr { gfid: gfid(number), fd: None, mode, uid, gid, atime, mtime, kill_priv, when: when(8) }
 }
 
+fn listing() -> Readdir {
+    Readdir { gfid: gfid(DIRECTORY), fd: None, after: 0, bytes_max: 4096, attrs: true }
+}
+
 /// A set, a client that has made a file in a directory of its own and has written to it, and another client.
 async fn with_something_kept_back() -> (Set, Client, Client) {
     let set = Set::new(3, Quorum::Auto);
@@ -72,8 +76,7 @@ async fn whoever_looks_sees_what_was_kept_back() {
     let (_set, maker, _other) = with_something_kept_back().await;
     assert_eq!(maker.lookup(gfid(DIRECTORY), "f").await.expect("looked").found.expect("found").iatt.size, 9);
     let (_set, maker, _other) = with_something_kept_back().await;
-    let list = Readdir { gfid: gfid(DIRECTORY), fd: None, after: 0, bytes_max: 4096, attrs: true };
-    let page = maker.send(list).await.expect("listed");
+    let page = maker.send(listing()).await.expect("listed");
     assert_eq!(page.entries[0].found.as_ref().expect("with attributes").iatt.size, 9);
 }
 
@@ -260,7 +263,16 @@ async fn turn(client: &Client, number: u64, files: &mut BTreeMap<u64, Model>, di
         return Ok(());
     };
     let failed = |what: &str, error: FopError| format!("{what} {text}: {error}");
-    match dice.roll(7) {
+    match dice.roll(8) {
+        6 => {
+            let page = client.send(listing()).await.map_err(|error| failed("list beside", error))?;
+            let mut names: Vec<_> = page.entries.iter().map(|entry| entry.name.clone()).collect();
+            names.sort();
+            let wanted: Vec<_> = files.keys().map(|number| name(&number.to_string())).collect();
+            if names != wanted {
+                return Err(format!("listed are {names:?} instead of {wanted:?}"));
+            }
+        }
         0 | 1 => {
             let offset =
                 if dice.roll(3) == 0 { dice.roll(file.content.len() as u64 + 1) } else { file.content.len() as u64 };

@@ -25,6 +25,7 @@ mod mount;
 #[cfg(test)]
 mod on_disk;
 #[cfg(test)]
+mod removals;
 mod replicate;
 #[cfg(test)]
 mod set;

@@ -21,7 +21,7 @@ use mortar_xlators::reply::{Found, Looked, Made, Reply, Written};
 use mortar_xlators::types::*;
 use mortar_xlators::xlator::{Health, Notice, Notices, Subvol, Upcall, Xlator};
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::memory::Memory;
 
@@ -113,6 +113,7 @@ impl Set {
                     leases,
                     notices,
                     faults: Mutex::default(),
+                    gate: Semaphore::new(0),
                     log: Arc::clone(&self.log),
                     health: watch::Sender::new(Health::Up { session: 1 }),
                 })
@@ -165,6 +166,8 @@ pub(crate) enum Fault {
     LoseRequest,
     /// It is done, and the answer does not arrive.
     LoseAnswer,
+    /// It is on its way until the wire's gate is opened; then the next fault for such a fop may befall it.
+    Delay,
 }
 
 /// The way to one brick.
@@ -175,6 +178,8 @@ pub(crate) struct Wire {
     leases: Arc<Mutex<Arc<Leases>>>,
     notices: Notices,
     pub(crate) faults: Mutex<VecDeque<(FopKind, Fault)>>,
+    /// Opened with a permit for each that is delayed.
+    pub(crate) gate: Semaphore,
     log: Arc<Mutex<String>>,
     health: watch::Sender<Health>,
 }
@@ -209,6 +214,11 @@ impl Xlator for Wire {
         write_line(&mut self.log.lock(), self.copy, ctx, &fop, fault);
         async move {
             let leases = Arc::clone(&self.leases.lock());
+            let mut fault = fault;
+            if fault == Some(Fault::Delay) {
+                self.gate.acquire().await.expect("never closed").forget();
+                fault = self.fault(&fop).filter(|fault| *fault != Fault::Delay);
+            }
             match fault {
                 Some(Fault::Refuse(errno)) => Err(errno.into()),
                 Some(Fault::LoseRequest) => Err(FopError::Unreachable),
@@ -216,7 +226,7 @@ impl Xlator for Wire {
                     let _ = leases.call(ctx, fop).await;
                     Err(FopError::Unreachable)
                 }
-                None => leases.call(ctx, fop).await,
+                None | Some(Fault::Delay) => leases.call(ctx, fop).await,
             }
         }
         .boxed()

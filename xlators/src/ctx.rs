@@ -2,9 +2,12 @@
 //!
 //! Passed first, never stored. A layer that must act as somebody else makes another value.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use smallvec::SmallVec;
+use tokio::sync::Notify;
 
 use crate::types::{ClientId, Epoch, Gfid};
 
@@ -48,6 +51,28 @@ pub struct Ctx {
     pub leases: SmallVec<[(Gfid, Epoch); 2]>,
     /// Whether the fop may still use a lease that is on its way back.
     pub turn: Turn,
+    /// Who is to be told when the fop has begun.
+    pub begun: Option<Begun>,
+}
+
+/// Tells that a change of names has begun: it holds its leases on every copy, all copies are connected, and it keeps the
+/// leases until it has ended. Nobody else can see from now on that it has not ended yet.
+#[derive(Clone, Debug, Default)]
+pub struct Begun(Arc<(AtomicBool, Notify)>);
+
+impl Begun {
+    /// It has.
+    pub fn tell(&self) {
+        self.0.0.store(true, Ordering::Release);
+        self.0.1.notify_one();
+    }
+
+    /// Wait until it has. For one who waits.
+    pub async fn wait(&self) {
+        while !self.0.0.load(Ordering::Acquire) {
+            self.0.1.notified().await;
+        }
+    }
 }
 
 /// Whether a fop belongs to giving a lease back.
@@ -66,7 +91,7 @@ pub enum Turn {
 impl Ctx {
     /// A context for `caller`, without leases.
     pub fn new(id: u64, client: ClientId, caller: Caller, deadline: Instant) -> Self {
-        Self { id, client, caller, deadline, leases: SmallVec::new(), turn: Turn::Waits }
+        Self { id, client, caller, deadline, leases: SmallVec::new(), turn: Turn::Waits, begun: None }
     }
 
     /// The same request under these leases.
@@ -87,6 +112,11 @@ impl Ctx {
     /// The same request, given up at `moment` if the caller waits longer than that.
     pub fn until(&self, moment: Instant) -> Self {
         Self { deadline: self.deadline.min(moment), ..self.clone() }
+    }
+
+    /// The same request as one step of several: that it has begun says nothing about the others.
+    pub fn step(&self) -> Self {
+        Self { begun: None, ..self.clone() }
     }
 
     /// The same request made as root, for what a layer does for itself.

@@ -194,11 +194,11 @@ impl Drop for Change<'_> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::types::{Kind, Lacks, Time};
 
-    fn at(sec: i64) -> Iatt {
+    pub(in crate::cache) fn at(sec: i64) -> Iatt {
         let time = Time { sec, nsec: 0 };
         Iatt {
             gfid: Gfid::ROOT,

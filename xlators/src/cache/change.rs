@@ -61,6 +61,10 @@ impl Cache {
     }
 
     pub(super) async fn unlink(&self, ctx: &Ctx, fop: Unlink) -> Result<Removed> {
+        if let Some(certain) = self.books.is_certain(&fop) {
+            return self.books.remove(ctx, fop, certain).await;
+        }
+        self.books.removals.settled(ctx, &fop.clone().into()).await?;
         if let Some(gfid) = self.books.files.made_at(fop.parent, &fop.name) {
             self.books.files.disown(&[gfid]);
             self.books.hand_over(gfid, Turn::Waits).await;
@@ -73,6 +77,7 @@ impl Cache {
     }
 
     pub(super) async fn rmdir(&self, ctx: &Ctx, fop: Rmdir) -> Result<Removed> {
+        self.books.names.take(fop.parent, &fop.name);
         let _directory = self.books.attrs.begin(fop.parent);
         let removed = self.next.send(ctx, fop).await?;
         self.books.attrs.changed(removed.iatt.gfid);
@@ -85,6 +90,7 @@ impl Cache {
         // Any of them may be what moves, or what loses its name.
         self.books.files.disown(&self.books.files.all());
         self.books.hand_over_all().await;
+        self.books.names.take(fop.from_parent, &fop.from_name);
         let _both = (self.books.attrs.begin(fop.from_parent), self.books.attrs.begin(fop.to_parent));
         let renamed = self.next.send(ctx, fop).await?;
         self.books.attrs.changed(renamed.iatt.gfid);

@@ -13,6 +13,7 @@ use crate::ctx::{Ctx, Turn};
 use crate::error::{Errno, FopError, Result};
 use crate::fop::{Place, Write};
 use crate::types::{Gfid, Iatt};
+use crate::xlator::Subvol;
 
 /// How long sending may take, with all that a quorum needs to be found again.
 const SEND_WITHIN: Duration = Duration::from_secs(30);
@@ -28,6 +29,11 @@ impl Books {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let within = if turn == Turn::Last { LAST_WITHIN } else { SEND_WITHIN };
         Ctx::new(id, self.client, kept.caller.clone(), Instant::now() + within)
+    }
+
+    /// The layer below, as long as there is one.
+    pub(super) fn below(&self) -> Result<Subvol> {
+        self.next.get().and_then(Weak::upgrade).ok_or(FopError::Unreachable)
     }
 
     pub(super) fn shared(&self) -> Arc<Self> {
@@ -113,7 +119,7 @@ impl Books {
     }
 
     async fn write(&self, ctx: &Ctx, kept: &Kept, mut data: Bytes) -> Result<Iatt> {
-        let next = self.next.get().and_then(Weak::upgrade).ok_or(FopError::Unreachable)?;
+        let next = self.below()?;
         if let (true, Some(then)) = (data.is_empty(), &kept.then) {
             return Ok(next.send(ctx, then.clone()).await?.iatt);
         }

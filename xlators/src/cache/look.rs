@@ -59,11 +59,13 @@ impl Cache {
         if fop.attrs {
             self.books.hand_over_all().await;
         }
+        let (directory, changes) = (fop.gfid, self.books.names.changes(fop.gfid));
         let moment = self.moment();
         let page = self.next.send(ctx, fop).await?;
         for found in page.entries.iter().filter_map(|entry| entry.found.as_ref()) {
             self.keep(found, moment);
         }
+        self.books.names.listed(directory, &page.entries, changes, || self.books.recalls() == moment.recalls);
         Ok(page)
     }
 }

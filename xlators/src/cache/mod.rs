@@ -1,7 +1,7 @@
 //! Answers what a client knows by itself, and keeps back for a moment what nobody else can see yet: the top of a client's
 //! graph.
 //!
-//! Three things, all under leases that this client holds, and only until they are recalled:
+//! Four things, all under leases that this client holds, and only until they are recalled:
 //! - `attrs`: attributes that were answered stay what they are until this client changes them.
 //! - `names`: in a directory that this client has made, every name is its own, so one that it did not make is absent,
 //!   and asking for it needs no message.
@@ -9,7 +9,9 @@
 //!   what is set on it (tar: content, owner, mode, times) is put together, and goes to the bricks as one fop when the
 //!   file is closed, when anything else is asked of it, when the lease is recalled, or after a second.
 //!
-//! Names themselves are never kept back: a create is on the bricks when it is answered. What is kept back is what a
+//! - `removals`: a file whose name is certain to be there, and the last one, is removed behind the program's back.
+//!
+//! New names are never kept back: a create is on the bricks when it is answered. What is kept back is what a
 //! local file system would have in memory only: a client that dies loses it, `close` and `fsync` say if it failed.
 //!
 //! Invariant: what is kept back of an object is on the bricks before anybody else is granted a lease on it, and before
@@ -21,6 +23,7 @@ mod change;
 mod flush;
 mod look;
 mod names;
+mod removals;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -33,6 +36,7 @@ use tokio::sync::watch;
 use self::attrs::Attrs;
 use self::behind::Files;
 use self::names::Names;
+use self::removals::Removals;
 use crate::ctx::Ctx;
 use crate::effect::{Effect, Target};
 use crate::error::Result;
@@ -55,6 +59,7 @@ struct Books {
     attrs: Attrs,
     names: Names,
     files: Files,
+    removals: Removals,
     /// Counts recalls: what was answered before one must not be noted after it.
     recalls: AtomicU64,
     next: OnceLock<Weak<dyn Xlator>>,
@@ -75,6 +80,7 @@ impl Cache {
             attrs: Attrs::new(),
             names: Names::new(),
             files: Files::new(),
+            removals: Removals::new(),
             recalls: AtomicU64::new(0),
             next: OnceLock::new(),
             above,
@@ -117,6 +123,24 @@ impl Xlator for Cache {
     }
 
     fn call<'a>(&'a self, ctx: &'a Ctx, fop: Fop) -> BoxFuture<'a, Result<Reply>> {
+        match fop {
+            fop if self.books.removals.any() && !matches!(fop, Fop::Unlink(_)) => self.when_settled(ctx, fop).boxed(),
+            fop => self.serve(ctx, fop),
+        }
+    }
+
+    fn health(&self) -> watch::Receiver<Health> {
+        self.next.health()
+    }
+}
+
+impl Cache {
+    async fn when_settled(&self, ctx: &Ctx, fop: Fop) -> Result<Reply> {
+        self.books.removals.settled(ctx, &fop).await?;
+        self.serve(ctx, fop).await
+    }
+
+    fn serve<'a>(&'a self, ctx: &'a Ctx, fop: Fop) -> BoxFuture<'a, Result<Reply>> {
         use crate::fop as f;
         match fop {
             Fop::Getattr(fop) => answer::<f::Getattr>(self.getattr(ctx, fop)),
@@ -141,10 +165,6 @@ impl Xlator for Cache {
                 _ => self.next.call(ctx, other),
             },
         }
-    }
-
-    fn health(&self) -> watch::Receiver<Health> {
-        self.next.health()
     }
 }
 

@@ -48,7 +48,7 @@ impl Core {
 
     /// Look where the content is, then remove it, then its link file, while the directory stands still.
     async fn unlink_sought(self: &Arc<Self>, ctx: &Ctx, unlink: Unlink) -> Result<Removed> {
-        self.to_the_end(ctx, async move |core, ctx| {
+        self.to_the_end(&ctx.step(), async move |core, ctx| {
             let layout = core.layout(&ctx, unlink.parent).await?;
             let hashed = layout.set_of(unlink.name.as_bytes());
             let hint = core.memory.hint(unlink.parent, &unlink.name);

@@ -77,6 +77,9 @@ async fn attempt(mut pins: Pins, ctx: Ctx, fop: Fop, round: usize) -> Attempt {
     let targets: CopySet = pins.up.iter().filter(|&copy| pins.at(copy).is_some()).collect();
     let fop = set.with_birth_marks(fop, targets);
     set.remember_open(&fop);
+    if let Some(begun) = ctx.begun.as_ref().filter(|_| targets == set.all()) {
+        begun.tell();
+    }
     let mut votes: Votes = (0..set.copies.len()).map(|_| None).collect();
     set.fan_out(&pins, &ctx, &fop, targets, &mut votes).await;
     let fenced: CopySet = targets.iter().filter(|&copy| matches!(votes[copy], Some(Err(FopError::Fenced)))).collect();
