@@ -54,6 +54,8 @@ async fn the_program_goes_on_and_the_next_that_could_tell_waits() {
     delay(&client, 2);
     assert_eq!(client.send(unlink("a")).await.expect("begun").iatt.nlink, 0);
     client.send(unlink("b")).await.expect("begun");
+    let directory = client.getattr(gfid(DIRECTORY)).await.expect("known").iatt;
+    assert_eq!(directory.mtime, when(9));
     let waits = async {
         let gone = client.send(Getattr { gfid: gfid(20), fd: None, exact: AttrMask::all() }).await;
         let again = client.send(unlink("a")).await.map(drop);
@@ -69,6 +71,21 @@ async fn the_program_goes_on_and_the_next_that_could_tell_waits() {
     // Whether the directory was still there is for the order to say; the name was not.
     assert!(looked.is_err() || looked.is_ok_and(|looked| looked.found.is_none()));
     set.agree(&[0, 1, 2]);
+}
+
+#[tokio::test]
+async fn removals_cost_one_message_for_each_copy() {
+    let (set, client, _) = with_a_listing().await;
+    set.take_log();
+    for text in ["a", "b"] {
+        client.send(unlink(text)).await.expect("begun");
+        client.getattr(gfid(DIRECTORY)).await.expect("known");
+    }
+    client.send(listing()).await.expect("listed");
+    client.getattr(gfid(DIRECTORY)).await.expect("known");
+    let log = set.take_log();
+    assert_eq!(log.lines().filter(|line| line.contains(" Unlink ")).count(), 6, "{log}");
+    assert_eq!(log.lines().count(), 6 + 1, "{log}");
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@
 
 use std::hash::BuildHasher;
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldhash::fast::RandomState;
@@ -111,7 +112,7 @@ impl Attrs {
     }
 
     /// A change is about to be sent. What the guard is not told, it counts as unknown.
-    pub(super) fn begin(&self, gfid: Gfid) -> Change<'_> {
+    pub(super) fn begin(self: &Arc<Self>, gfid: Gfid) -> Change {
         let mut shard = self.shard(gfid);
         let begun = self.next();
         let known = shard.known(gfid);
@@ -120,10 +121,10 @@ impl Attrs {
             known.iatt = None;
         }
         known.changed = begun;
-        Change { attrs: self, gfid, begun, after: None }
+        Change { attrs: Arc::clone(self), gfid, begun, after: None }
     }
 
-    fn end(&self, change: &Change<'_>) {
+    fn end(&self, change: &Change) {
         let mut shard = self.shard(change.gfid);
         let ended = self.next();
         // What was thrown out meanwhile comes back without a count; it then counts from below, and keeps nothing.
@@ -168,14 +169,14 @@ enum After {
 
 /// A change that has not been answered.
 #[derive(Debug)]
-pub(super) struct Change<'a> {
-    attrs: &'a Attrs,
+pub(super) struct Change {
+    attrs: Arc<Attrs>,
     gfid: Gfid,
     begun: Asked,
     after: Option<After>,
 }
 
-impl Change<'_> {
+impl Change {
     /// It worked, and this is how the inode is now.
     pub(super) fn is(mut self, now: &Iatt) {
         self.after = (now.gfid == self.gfid).then_some(After::Inode(*now));
@@ -187,7 +188,7 @@ impl Change<'_> {
     }
 }
 
-impl Drop for Change<'_> {
+impl Drop for Change {
     fn drop(&mut self) {
         self.attrs.end(self);
     }
@@ -218,8 +219,8 @@ pub(super) mod tests {
     }
 
     /// What is known of the root after `steps`, as its time.
-    fn known_after(steps: impl FnOnce(&Attrs)) -> Option<i64> {
-        let attrs = Attrs::new();
+    fn known_after(steps: impl FnOnce(&Arc<Attrs>)) -> Option<i64> {
+        let attrs = Arc::new(Attrs::new());
         attrs.keep(&at(1), attrs.now(), || true);
         steps(&attrs);
         attrs.get(Gfid::ROOT).map(|iatt| iatt.mtime.sec)
@@ -237,7 +238,7 @@ pub(super) mod tests {
     fn the_answer_to_a_change_is_kept() {
         assert_eq!(known_after(|attrs| attrs.begin(Gfid::ROOT).is(&at(2))), Some(2));
         assert_eq!(known_after(|attrs| attrs.begin(Gfid::ROOT).has_names(&at(2))), Some(2));
-        let two = |attrs: &Attrs| {
+        let two = |attrs: &Arc<Attrs>| {
             let (first, second) = (attrs.begin(Gfid::ROOT), attrs.begin(Gfid::ROOT));
             second.is(&at(3));
             first.is(&at(2));
@@ -247,24 +248,24 @@ pub(super) mod tests {
 
     #[test]
     fn an_answer_that_was_asked_for_before_a_change_or_a_recall_is_not_kept() {
-        let late = |attrs: &Attrs| {
+        let late = |attrs: &Arc<Attrs>| {
             let asked = attrs.now();
             attrs.changed(Gfid::ROOT);
             attrs.keep(&at(2), asked, || true);
         };
         assert_eq!(known_after(late), None);
-        let recalled = |attrs: &Attrs| {
+        let recalled = |attrs: &Arc<Attrs>| {
             attrs.forget(&[Gfid::ROOT]);
             attrs.keep(&at(2), attrs.now(), || false);
         };
         assert_eq!(known_after(recalled), None);
-        let recalled_in_a_change = |attrs: &Attrs| {
+        let recalled_in_a_change = |attrs: &Arc<Attrs>| {
             let change = attrs.begin(Gfid::ROOT);
             attrs.forget(&[Gfid::ROOT]);
             change.is(&at(2));
         };
         assert_eq!(known_after(recalled_in_a_change), None);
-        let running = |attrs: &Attrs| {
+        let running = |attrs: &Arc<Attrs>| {
             let change = attrs.begin(Gfid::ROOT);
             attrs.keep(&at(2), attrs.now(), || true);
             drop(change);
@@ -274,7 +275,7 @@ pub(super) mod tests {
 
     #[test]
     fn what_was_thrown_out_is_not_known_anew_from_an_old_answer() {
-        let thrown_out = |attrs: &Attrs| {
+        let thrown_out = |attrs: &Arc<Attrs>| {
             let asked = attrs.now();
             attrs.changed(Gfid::ROOT);
             for number in 0..(SHARDS * SHARD_MAX.get() * 2) as u128 {

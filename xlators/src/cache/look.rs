@@ -29,7 +29,7 @@ impl Cache {
 
     pub(super) async fn getattr(&self, ctx: &Ctx, fop: Getattr) -> Result<Found> {
         if let Some(iatt) = self.books.attrs.get(fop.gfid) {
-            return Ok(known(iatt));
+            return Ok(known(iatt, Cover::ATTRS));
         }
         if self.books.files.knows(fop.gfid) {
             self.books.flush(fop.gfid).await?;
@@ -71,6 +71,6 @@ impl Cache {
 }
 
 /// As a copy would answer.
-fn known(iatt: Iatt) -> Found {
-    Found { iatt, exact: AttrMask::all(), cover: Cover::ATTRS, layout: None, linkto: None, marks: Vec::new() }
+pub(super) fn known(iatt: Iatt, cover: Cover) -> Found {
+    Found { iatt, exact: AttrMask::all(), cover, layout: None, linkto: None, marks: Vec::new() }
 }

@@ -42,7 +42,7 @@ use crate::effect::{Effect, Target};
 use crate::error::Result;
 use crate::fop::Fop;
 use crate::reply::Reply;
-use crate::types::{ClientId, Fd, Gfid};
+use crate::types::{ClientId, Cover, Fd, Gfid};
 use crate::xlator::{Health, Subvol, Upcall, Xlator, answer};
 
 /// The top of a client's graph.
@@ -56,7 +56,7 @@ pub struct Cache {
 #[derive(Debug)]
 struct Books {
     me: Weak<Self>,
-    attrs: Attrs,
+    attrs: Arc<Attrs>,
     names: Names,
     files: Files,
     removals: Removals,
@@ -77,7 +77,7 @@ impl Cache {
     pub fn over(client: ClientId, above: Arc<dyn Upcall>, below: impl FnOnce(&Arc<dyn Upcall>) -> Subvol) -> Arc<Self> {
         let books = Arc::new_cyclic(|me| Books {
             me: me.clone(),
-            attrs: Attrs::new(),
+            attrs: Arc::new(Attrs::new()),
             names: Names::new(),
             files: Files::new(),
             removals: Removals::new(),
@@ -136,6 +136,11 @@ impl Xlator for Cache {
 
 impl Cache {
     async fn when_settled(&self, ctx: &Ctx, fop: Fop) -> Result<Reply> {
+        if let Fop::Getattr(getattr) = &fop
+            && let Some(iatt) = self.books.removals.directory(getattr.gfid)
+        {
+            return Ok(Reply::Getattr(look::known(iatt, Cover::empty())));
+        }
         self.books.removals.settled(ctx, &fop).await?;
         self.serve(ctx, fop).await
     }

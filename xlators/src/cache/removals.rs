@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::Books;
+use super::attrs::Change;
 use crate::ctx::{Begun, Ctx};
 use crate::effect::{Effect, Target};
 use crate::error::{Errno, FopError, Result};
@@ -61,11 +62,15 @@ struct Table {
     failed: LruCache<Gfid, FopError, RandomState>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Busy {
     removals: usize,
     /// As it is when they have ended.
     iatt: Iatt,
+    /// Of a directory: the change that they are together.
+    change: Option<Change>,
+    /// The directory as the last of them left it, unless one has failed.
+    last: Result<Option<Iatt>, ()>,
 }
 
 /// One removal; it has ended when this is dropped.
@@ -86,12 +91,20 @@ impl Drop for Running {
             if let Some(busy) = table.busy.get_mut(gfid) {
                 busy.removals -= 1;
                 if busy.removals == 0 {
-                    table.busy.remove(gfid);
+                    table.busy.remove(gfid).into_iter().for_each(Busy::end);
                 }
             }
         }
         removals.note(&table);
         removals.ended.notify_waiters();
+    }
+}
+
+impl Busy {
+    fn end(self) {
+        if let (Some(change), Ok(Some(last))) = (self.change, self.last) {
+            change.has_names(&last);
+        }
     }
 }
 
@@ -113,6 +126,22 @@ impl Removals {
     /// Whether there is anything that a fop might have to wait for.
     pub(super) fn any(&self) -> bool {
         self.count.load(Ordering::Acquire) > 0
+    }
+
+    /// A directory as it will be when what is under way has ended; but the size of its list of names, which nobody
+    /// knows yet. The kernel asks for it after every name.
+    pub(super) fn directory(&self, gfid: Gfid) -> Option<Iatt> {
+        self.table.lock().busy.get(&gfid).map(|busy| busy.iatt).filter(|iatt| iatt.kind == Kind::Dir)
+    }
+
+    /// How a removal has left the directory.
+    fn ended_in(&self, directory: Gfid, answer: &Result<Removed>) {
+        if let Some(busy) = self.table.lock().busy.get_mut(&directory) {
+            busy.last = match (answer, busy.last) {
+                (Ok(removed), Ok(_)) => Ok(Some(removed.parent)),
+                _ => Err(()),
+            };
+        }
     }
 
     /// Wait until nothing is under way that `fop` could see; tells what has failed where it looks.
@@ -182,8 +211,7 @@ impl Books {
         if fop.only != Only::Any || self.files.knows(gfid) {
             return None;
         }
-        let busy = self.removals.table.lock().busy.get(&fop.parent).map(|busy| busy.iatt);
-        let parent = busy.or_else(|| self.attrs.get(fop.parent))?;
+        let parent = self.removals.directory(fop.parent).or_else(|| self.attrs.get(fop.parent))?;
         let after = Removed {
             iatt: Iatt { nlink: 0, ctime: fop.when, ..iatt },
             parent: Iatt { mtime: parent.mtime.max(fop.when), ctime: parent.ctime.max(fop.when), ..parent },
@@ -215,7 +243,9 @@ impl Books {
         let gfids = [fop.parent, certain.gfid];
         let mut table = self.removals.table.lock();
         for (gfid, iatt) in gfids.into_iter().zip([certain.after.parent, certain.after.iatt]) {
-            let busy = table.busy.entry(gfid).or_insert(Busy { removals: 0, iatt });
+            let change = || (iatt.kind == Kind::Dir).then(|| self.attrs.begin(gfid));
+            let new = || Busy { removals: 0, iatt, change: change(), last: Ok(None) };
+            let busy = table.busy.entry(gfid).or_insert_with(new);
             busy.removals += 1;
             busy.iatt = iatt;
         }
@@ -227,12 +257,8 @@ impl Books {
 
 impl Running {
     async fn run(self, ctx: Ctx, fop: Unlink, after: Removed) -> Result<Removed> {
-        let directory = self.books.attrs.begin(fop.parent);
         let answer = self.until_done(&ctx, &fop, after).await;
-        match &answer {
-            Ok(removed) => directory.has_names(&removed.parent),
-            Err(_) => drop(directory),
-        }
+        self.books.removals.ended_in(fop.parent, &answer);
         self.books.attrs.changed(self.gfids[1]);
         answer
     }
