@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use mortar_xlators::ctx::{Caller, Ctx};
 use mortar_xlators::error::{Errno, FopError};
-use mortar_xlators::fop::{Lease, Place, Readdir, Setattr, Settled, Unlease, Unlink};
+use mortar_xlators::fop::{Lease, Place, Readdir, Rmdir, Setattr, Settled, Unlease, Unlink};
 use mortar_xlators::graph::Quorum;
 use mortar_xlators::leases::{Config, Leases, Start};
 use mortar_xlators::types::LeaseMode::{Exclusive, Shared};
@@ -257,6 +257,24 @@ async fn removing_a_name_recalls_what_others_hold_on_the_inode() {
     a.send(Unlink { parent: Gfid::ROOT, name: name("f"), only, when: when(2) }).await.expect("removed");
     assert!(b.upcall.0.lock().contains(&gfid(42)));
     assert!(b.getattr(gfid(42)).await.is_err());
+}
+
+/// Who holds an inode does not wait behind others who want it when it takes its name away.
+#[tokio::test]
+async fn who_holds_a_directory_removes_it_though_others_wait_for_it() {
+    let set = Set::patient(3, Quorum::Auto);
+    let (a, b) = (set.client(), set.client());
+    a.mkdir(Gfid::ROOT, "d", gfid(10)).await.expect("made");
+    let lease = |gfids| Lease { gfids, mode: Exclusive, wait: true, reclaim: false, attrs: false };
+    a.send(lease(smallvec![Gfid::ROOT, gfid(10)])).await.expect("held");
+    let other = tokio::spawn(async move { b.send(lease(smallvec![gfid(10)])).await.map(|_| b) });
+    Client::until("it is wanted", || a.upcall.0.lock().contains(&gfid(10))).await;
+    let rmdir = Rmdir { parent: Gfid::ROOT, name: name("d"), when: when(2) };
+    a.top.send(&a.ctx().held(), rmdir).await.expect("removed");
+    let back = |gfid| Settled { gfid, epoch: Epoch(0), changes: None };
+    let objects = vec![back(Gfid::ROOT), back(gfid(10))];
+    a.send(Unlease { objects, keep_shared: false }).await.expect("given back");
+    other.await.expect("not aborted").expect("held by the other");
 }
 
 #[tokio::test]

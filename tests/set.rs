@@ -61,6 +61,12 @@ impl Set {
         Self::with_config(copies, quorum, usize::MAX, |config| config.recall_patience = Duration::from_millis(100))
     }
 
+    /// A set whose bricks fence nobody, so that who waits for what never comes is told so.
+    pub(crate) fn patient(copies: usize, quorum: Quorum) -> Self {
+        let patience = Duration::from_secs(3600);
+        Self::with_config(copies, quorum, usize::MAX, |config| config.recall_patience = patience)
+    }
+
     fn with_config(copies: usize, quorum: Quorum, arbiter: usize, choose: impl Fn(&mut Config)) -> Self {
         let brick = |copy: usize| {
             let arbiter = copy == arbiter;

@@ -188,7 +188,7 @@ impl Table {
             Asked::Held(held)
         } else if full && want != Want::Pin {
             Asked::Full
-        } else if object.queue.is_empty() && object.is_free(session.client, want) {
+        } else if object.goes_first(session.client, want) && object.is_free(session.client, want) {
             Asked::Held(self.give(gfid, object, session, want))
         } else if park == Park::No {
             Asked::Busy
@@ -555,6 +555,12 @@ impl Object {
         let unsettled = self.unsettled;
         let holder = self.holder(client).filter(|h| h.mode >= mode && h.recalled.is_none() && !h.fenced)?;
         Some(Held { epoch: holder.epoch, unsettled })
+    }
+
+    /// Goes before those that wait: they may wait for the very lease under which a name is removed.
+    fn goes_first(&mut self, client: ClientId, want: Want) -> bool {
+        let mut holds = || self.holder(client).is_some_and(|holder| holder.mode == LeaseMode::Exclusive);
+        want == Want::Pin && holds() || self.queue.is_empty()
     }
 
     /// The compatibility table: shared goes with shared, nothing else with anything of another session.
