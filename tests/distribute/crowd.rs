@@ -126,3 +126,48 @@ async fn crowd(shape: Shape, steps: u64) {
 async fn a_crowd_in_a_few_directories_is_served() {
     crowd(Shape::Replicated { sets: 3, copies: 3 }, 200).await;
 }
+
+/// Make, fill, empty and remove the same directory, whatever comes of it.
+async fn fill(tree: &Tree, parent: Gfid, dice: &mut Dice) -> Result<()> {
+    let at = name(&format!("dir-{}", dice.roll(2)));
+    let file = name(&format!("file-{}", dice.roll(2)));
+    match dice.roll(6) {
+        0 => {
+            let mkdir = Mkdir { parent, name: at, birth: birth(0o755), layout: None, mds: false, lease: false };
+            return tree.send(mkdir).await.map(drop);
+        }
+        1..=2 => return tree.send(Rmdir { parent, name: at, when: now() }).await.map(drop),
+        _ => {}
+    }
+    let Some(found) = tree.send(Lookup { parent, name: at }).await?.found else { return Ok(()) };
+    let parent = found.iatt.gfid;
+    if dice.roll(2) == 0 {
+        return tree.send(Unlink { parent, name: file, only: Only::Any, when: now() }).await.map(drop);
+    }
+    let create =
+        Create { parent, name: file, birth: birth(0o644), content: "content".into(), open: None, lease: false };
+    tree.send(create).await.map(drop)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_that_some_fill_and_others_remove_is_there_or_not() {
+    let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(2004);
+    println!("SEED={seed}");
+    let stack = Stack::start(Shape::Replicated { sets: 3, copies: 3 }).await;
+    let first = stack.tree().await;
+    let parent = first.mkdir("d").await.unwrap().iatt.gfid;
+    let mut clients = Vec::new();
+    for client in 0..CLIENTS {
+        let (tree, mut dice) = (stack.tree().await, Dice(seed ^ client << 32));
+        clients.push(tokio::spawn(async move {
+            for _ in 0..100 {
+                let answer = fill(&tree, parent, &mut dice).await;
+                let usual = [Errno::NOENT, Errno::EXIST, Errno::NOTEMPTY, Errno::STALE].map(FopError::Refused);
+                assert!(answer.is_ok() || answer.is_err_and(|error| usual.contains(&error)), "{answer:?}");
+            }
+            tree
+        }));
+    }
+    let _clients: Vec<_> = join_all(clients).await.into_iter().map(|done| done.unwrap()).collect();
+    assert_eq!(first.send(Backlog).await.unwrap().pending, 0, "a copy was blamed though all were there");
+}

@@ -9,6 +9,8 @@
 //! - Then the subvolumes in ascending order; on one of them all directories at once, which means that none is kept
 //!   while another is waited for. All of a holder's directories are held on all of its subvolumes. So who holds
 //!   directories waits only for those of a higher subvolume, and the one that got furthest waits for nobody.
+//! - Where there are many subvolumes the leases are fetched from all at once first, and each let go as soon as it is
+//!   there: who then holds them in order finds most in its hands, and waits for one round instead of one for each.
 //! - A fop of its own uses one subvolume, and keeps no lease while it waits for another.
 //! - A step waits for no directory of the holder where it is not held: [`Grip`] sees to that. What it does wait for
 //!   are the leases of inodes, which lie below the directories. Who holds those either runs a fop, or holds them as
@@ -23,6 +25,7 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use futures::FutureExt;
+use futures::future::join_all;
 use smallvec::{SmallVec, smallvec};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
@@ -37,6 +40,9 @@ use crate::types::{Epoch, Gfid, LeaseMode};
 /// How often a change is begun anew because its leases were lost in the middle. Each time a brick has waited five seconds
 /// in vain: more often than this, the client cannot be helped.
 pub(super) const FENCES_MAX: usize = 4;
+
+/// From how many subvolumes on leases are fetched before they are held.
+const MANY: usize = 3;
 
 /// How many locks directories are spread over: more than a client changes at a time.
 const LOCKS: usize = 64;
@@ -120,7 +126,6 @@ impl Hold<'_> {
 
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
-        let back = |&gfid: &Gfid| Settled { gfid, epoch: Epoch(0), changes: None };
         for &set in &self.held.0 {
             let (subvol, ctx) = (Arc::clone(self.core.sets.get(set)), self.ctx.clone());
             let unlease = Unlease { objects: self.directories.iter().map(back).collect(), keep_shared: false };
@@ -146,10 +151,13 @@ impl Core {
         let locks = self.locks.hold(ctx, &gfids).await?;
         let held = Reach(smallvec![]);
         let mut hold = Hold { core: self, ctx: ctx.held(), directories: gfids, held, _locks: locks };
+        let gfids = hold.directories.iter().copied().collect();
+        let lease = Lease { gfids, mode: LeaseMode::Exclusive, wait: true, reclaim: false, attrs: false };
+        if reach.0.len() >= MANY {
+            join_all(reach.0.iter().map(|&set| self.fetch(ctx, set, &lease))).await;
+        }
         for &set in &reach.0 {
-            let gfids = hold.directories.iter().copied().collect();
-            let lease = Lease { gfids, mode: LeaseMode::Exclusive, wait: true, reclaim: false, attrs: false };
-            match self.sets.ask(ctx, set, lease).await {
+            match self.sets.ask(ctx, set, lease.clone()).await {
                 // A store without leases serves this client alone.
                 Ok(_) | Err(FopError::Refused(Errno::OPNOTSUPP)) => hold.held.0.push(set),
                 Err(error) => return Err(error),
@@ -157,6 +165,19 @@ impl Core {
         }
         Ok(hold)
     }
+
+    /// Get leases from a subvolume without holding them. What goes wrong goes wrong again when they are held.
+    async fn fetch(&self, ctx: &Ctx, set: usize, lease: &Lease) {
+        if self.sets.ask(ctx, set, lease.clone()).await.is_ok() {
+            let objects = lease.gfids.iter().map(back).collect();
+            let _ = self.sets.ask(ctx, set, Unlease { objects, keep_shared: false }).await;
+        }
+    }
+}
+
+/// What says that a directory is no longer held.
+fn back(&gfid: &Gfid) -> Settled {
+    Settled { gfid, epoch: Epoch(0), changes: None }
 }
 
 /// What became of one attempt at a change.

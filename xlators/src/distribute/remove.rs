@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use futures::future::join;
+
 use crate::ctx::Ctx;
 use crate::distribute::Core;
 use crate::distribute::hold::{Attempt, FENCES_MAX, Grip, Hold, Reach};
@@ -110,21 +112,41 @@ const GLANCE_BYTES: u32 = 4096;
 
 // Names of directories.
 impl Core {
-    /// Nothing is touched unless the directory is empty everywhere; the part that the name belongs to goes last. If a
-    /// name came into being meanwhile, the parts that are gone are made again.
+    /// The directory and the one that it is in stand still meanwhile: nobody makes a name in it, and nobody finds it on
+    /// some copies only.
     pub(super) async fn rmdir(&self, ctx: &Ctx, rmdir: Rmdir) -> Result<Removed> {
         let at = Lookup { parent: rmdir.parent, name: rmdir.name.clone() };
         self.sets.need_all()?;
-        let layout = self.layout(ctx, rmdir.parent).await?;
-        let gfid = self.directory_named(ctx, &at).await?;
-        self.must_be_empty(ctx, gfid).await?;
-        let before = self.layout(ctx, gfid).await?;
-        self.memory.drop_hint(at.parent, &at.name);
-        self.memory.layouts.remove(&gfid);
+        let mut attempts = FENCES_MAX;
+        loop {
+            let gfid = self.directory_named(ctx, &at).await?;
+            let hold = self.hold(ctx, &[at.parent, gfid], &Reach::of(self.sets.all())).await?;
+            let removed = self.rmdir_held(&hold.ctx, &rmdir, gfid).await;
+            drop(hold);
+            match removed {
+                Err(FopError::Fenced) if attempts > 0 => attempts -= 1,
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Nothing is touched unless the directory is empty everywhere; the part that the name belongs to goes last. If one
+    /// part cannot be removed, those that are gone are made again. `Fenced` also when the name leads elsewhere now.
+    async fn rmdir_held(&self, ctx: &Ctx, rmdir: &Rmdir, gfid: Gfid) -> Result<Removed> {
+        let at = Lookup { parent: rmdir.parent, name: rmdir.name.clone() };
+        let layout = self.layout(ctx, at.parent).await?;
         let last = layout.set_of(at.name.as_bytes()).unwrap_or(0);
+        self.memory.drop_hint(at.parent, &at.name);
+        let (named, empty) = join(self.sets.ask(ctx, last, at.clone()), self.must_be_empty(ctx, gfid)).await;
+        if named.is_ok_and(|named| named.found.is_some_and(|found| found.iatt.gfid != gfid)) {
+            return Err(FopError::Fenced);
+        }
+        empty?;
+        let before = self.layout(ctx, gfid).await?;
+        self.memory.layouts.remove(&gfid);
         let mut parts = Vec::new();
         let mut failure = None;
-        for (_, answer) in self.sets.ask_some(ctx, self.sets.others(last), &rmdir).await {
+        for (_, answer) in self.sets.ask_some(ctx, self.sets.others(last), rmdir).await {
             match answer {
                 Ok(removed) => parts.push(removed),
                 Err(error) if error.is_absent() => {}
@@ -133,7 +155,7 @@ impl Core {
         }
         let removed = match failure {
             Some(error) => Err(error),
-            None => self.sets.ask(ctx, last, rmdir).await,
+            None => self.sets.ask(ctx, last, rmdir.clone()).await,
         };
         match removed {
             Ok(removed) => Ok(parts.iter().fold(
@@ -142,6 +164,7 @@ impl Core {
             )),
             // It was missing where the name belongs; the other parts were all there was.
             Err(error) if error.is_absent() && !parts.is_empty() => Ok(parts.swap_remove(0)),
+            Err(FopError::Fenced) => Err(FopError::Fenced),
             Err(error) => {
                 self.mend_after(ctx, &at, &before, error).await;
                 Err(error)

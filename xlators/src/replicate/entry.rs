@@ -50,6 +50,8 @@ pub(super) struct Entry {
     pub(super) asking: bool,
     /// Recalls of grants whose answer we have not seen yet.
     pub(super) early: Vec<(usize, Epoch, LeaseMode)>,
+    /// The inode is no more, and no brick knows of a lease on it.
+    pub(super) gone: bool,
     /// A change ended without a quorum that agrees, or a blame could not be written.
     pub(super) unsettled: bool,
     /// Stands in the list of what is to be settled.
@@ -75,6 +77,7 @@ impl Entry {
             recalled_again: false,
             asking: false,
             early: Vec::new(),
+            gone: false,
             unsettled: false,
             listed: false,
             tick: 0,
@@ -115,6 +118,13 @@ impl Entry {
         self.recalled = self.recalled.max(Some(wanted));
         self.recalled_again = true;
         if first { Recalled::GiveBack } else { Recalled::Noted }
+    }
+
+    pub(super) fn forget_if_gone(&mut self) {
+        if self.gone && self.is_idle() {
+            self.at.fill(AtCopy::default());
+            self.gone = false;
+        }
     }
 
     pub(super) fn is_idle(&self) -> bool {

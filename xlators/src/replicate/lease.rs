@@ -151,6 +151,7 @@ impl Cache {
         let mut shard = self.shard(gfid);
         let entry = shard.peek_mut(&gfid)?;
         let answer = work(entry);
+        entry.forget_if_gone();
         if entry.is_idle() && entry.holds_nothing() {
             shard.pop(&gfid);
             self.size.fetch_sub(1, Ordering::Relaxed);
@@ -378,13 +379,9 @@ impl Cache {
         });
     }
 
-    /// The inode is gone, and its leases with it. A lease that is in use stays until it is found fenced.
+    /// The inode is gone, and its leases with it. A lease that is in use goes when it no longer is.
     pub(super) fn forget(&self, gfid: Gfid) {
-        self.with(gfid, |entry| {
-            if entry.is_idle() {
-                entry.at.fill(AtCopy::default());
-            }
-        });
+        self.with(gfid, |entry| entry.gone = true);
     }
 
     /// The leases that fewer copies than a quorum stand for, when only these are reached: another client may be
