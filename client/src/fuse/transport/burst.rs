@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// How long the reader looks: about what it takes to be woken. Programs that take longer gain little.
 pub(super) const LOOK_TIME: Duration = Duration::from_micros(50);
 /// A reader that slept and has the next request within this time after its answer was woken at once.
-const WOKEN_AT_ONCE: Duration = Duration::from_micros(20);
+const WOKEN_AT_ONCE: Duration = Duration::from_micros(10);
 /// After this time it was not for being woken late that the next request took so long.
 const SOON: Duration = Duration::from_micros(150);
 /// So many times in a row the reader must have been woken late.
