@@ -10,6 +10,7 @@ mod files;
 mod full_disk;
 mod locks;
 mod names;
+mod rename_cases;
 mod renames;
 mod rights;
 mod stale;

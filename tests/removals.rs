@@ -74,6 +74,24 @@ async fn the_program_goes_on_and_the_next_that_could_tell_waits() {
 }
 
 #[tokio::test]
+async fn who_waits_is_not_overtaken_by_further_removals() {
+    let (set, client, _) = with_a_listing().await;
+    delay(&client, 1);
+    client.send(unlink("a")).await.expect("begun");
+    let looks = client.lookup(gfid(DIRECTORY), "b");
+    tokio::pin!(looks);
+    assert!(futures::poll!(&mut looks).is_pending(), "it has not ended");
+    set.take_log();
+    let next = client.send(unlink("b"));
+    tokio::pin!(next);
+    assert!(futures::poll!(&mut next).is_pending() && set.take_log().is_empty(), "it has not begun");
+    let (looked, removed, ()) = tokio::join!(looks, next, async { open(&client, 1) });
+    looked.expect("looked");
+    removed.expect("removed");
+    set.agree(&[0, 1, 2]);
+}
+
+#[tokio::test]
 async fn removals_cost_one_message_for_each_copy() {
     let (set, client, _) = with_a_listing().await;
     set.take_log();

@@ -17,7 +17,7 @@ const HELPERS: &str = r#"
     chmod 755 $M; cd $M
 "#;
 
-fn play(mounts: &Mounts, script: &str) {
+pub(super) fn play(mounts: &Mounts, script: &str) {
     let mut command = Command::new("timeout");
     command.args(["120", "bash", "-euo", "pipefail", "-c", &format!("{HELPERS}{script}")]);
     command.current_dir(&mounts.0[0]).env("LC_ALL", "C");

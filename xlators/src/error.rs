@@ -38,7 +38,7 @@ impl FopError {
     }
 
     /// The inode, or the directory that a name was sought in, does not exist there.
-    pub(crate) fn is_absent(self) -> bool {
+    pub fn is_absent(self) -> bool {
         matches!(self, Self::Refused(Errno::NOENT | Errno::STALE))
     }
 }

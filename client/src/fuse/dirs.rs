@@ -9,11 +9,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mortar_xlators::ctx::Ctx;
-use mortar_xlators::error::{FopError, Result};
+use mortar_xlators::error::Result;
 use mortar_xlators::fop::{Fsync, Readdir, Release};
 use mortar_xlators::reply::{DirEntry, Entries};
 use mortar_xlators::types::{Cover, Gfid};
-use rustix::io::Errno;
 
 use super::convert;
 use super::inodes::Place;
@@ -133,7 +132,7 @@ impl Server {
         let fop = Readdir { gfid: dir.number.gfid, fd: Some(dir.number), after, bytes_max: PAGE_BYTES, attrs: true };
         let entries = match self.send(ctx, fop).await {
             // It was removed while it was open: on a local disk it is empty then.
-            Err(FopError::Refused(Errno::NOENT | Errno::STALE)) => Entries { entries: Vec::new(), end: true },
+            Err(error) if error.is_absent() => Entries { entries: Vec::new(), end: true },
             entries => entries?,
         };
         // Nothing and more to come would have us ask for ever.

@@ -50,7 +50,7 @@ impl Server {
             return answer;
         }
         match self.send(ctx, Getattr { gfid: directory, fd: None, exact: AttrMask::empty() }).await {
-            Err(FopError::Refused(Errno::STALE | Errno::NOENT)) => Err(Errno::NOENT.into()),
+            Err(error) if error.is_absent() => Err(Errno::NOENT.into()),
             _ => answer,
         }
     }

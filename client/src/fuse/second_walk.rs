@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use mortar_xlators::ctx::{Caller, Ctx};
-use mortar_xlators::error::{FopError, Result};
+use mortar_xlators::error::Result;
 use mortar_xlators::fop::{Getattr, Open, Readlink};
 use mortar_xlators::reply::Found;
 use mortar_xlators::types::{AttrMask, Fd, Gfid, Iatt, Kind, Name, OpenFlags, Time};
@@ -23,11 +23,6 @@ const LOOKS_MAX: usize = 64;
 
 /// How a file is opened in advance.
 const IN_ADVANCE: How = How { flags: OpenFlags::READ, opener_if_unflushed: None };
-
-/// The inode does not exist (any more).
-pub(super) fn is_gone(error: FopError) -> bool {
-    matches!(error, FopError::Refused(Errno::NOENT | Errno::STALE))
-}
 
 /// What a CREATE is to open, as the kernel says it.
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +79,7 @@ impl Server {
             let (answer, Some(found)) = &last else { return Ok(last.0) };
             let Answer::Entry(entry) = answer else { return Ok(last.0) };
             match self.keep(ctx, entry.nodeid, found).await {
-                Err(error) if is_gone(error) => {}
+                Err(error) if error.is_absent() => {}
                 _ => return Ok(last.0),
             }
             // The kernel never hears of it.
@@ -133,7 +128,7 @@ impl Server {
     /// Where a symbolic link leads to, also if it is gone but kept.
     pub(super) async fn readlink(&self, ctx: &Ctx, gfid: Gfid) -> Result<Bytes> {
         match self.send(ctx, Readlink { gfid }).await {
-            Err(error) if is_gone(error) => {
+            Err(error) if error.is_absent() => {
                 let kept = self.retries.kept(ctx.caller.pid.cast_unsigned(), gfid);
                 kept.and_then(|kept| kept.target).ok_or(error)
             }
@@ -162,7 +157,7 @@ impl Server {
             answer => {
                 self.cache.inodes.forget(entry.nodeid, 1);
                 match answer {
-                    Err(error) if !is_gone(error) => Err(error),
+                    Err(error) if !error.is_absent() => Err(error),
                     _ => Ok(None),
                 }
             }

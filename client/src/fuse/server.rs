@@ -19,7 +19,6 @@ use super::cache::{KernelCache, LONG};
 use super::convert;
 use super::inodes::{Moment, Place, Promise, Seen};
 use super::retries::Retries;
-use super::second_walk::is_gone;
 use super::transport::Handler;
 use super::transport::abi::{SetattrIn, SetattrValid};
 use super::transport::interrupt::OnSignal;
@@ -125,7 +124,7 @@ impl Server {
 
     async fn getattr(&self, ctx: &Ctx, nodeid: u64, fh: Option<u64>) -> Result<Answer> {
         let (iatt, promise) = match self.attributes(ctx, nodeid, fh).await {
-            Err(error) if is_gone(error) => (self.last_attributes(ctx, nodeid).ok_or(error)?, Promise::Now),
+            Err(error) if error.is_absent() => (self.last_attributes(ctx, nodeid).ok_or(error)?, Promise::Now),
             answer => answer?,
         };
         if promise == Promise::Now {
@@ -296,7 +295,7 @@ impl Handler for Server {
             Err(error) => {
                 tracing::trace!(id = ctx.id, %error, "answered with an error");
                 // The kernel looks the name up again that led to an inode which is no more.
-                let errno = if of_inode && is_gone(error) { Errno::STALE } else { error.errno() };
+                let errno = if of_inode && error.is_absent() { Errno::STALE } else { error.errno() };
                 if errno == Errno::STALE {
                     self.begin_second_walk(header.pid);
                 }

@@ -50,6 +50,9 @@ pub(super) struct Removals {
     table: Mutex<Table>,
     /// What is in the table, to be looked at without the lock.
     count: AtomicUsize,
+    /// Fops that wait for removals to end. While there are any, none is answered before its end, or they might wait for
+    /// as long as a program goes on to remove.
+    waiting: AtomicUsize,
     slots: Arc<Semaphore>,
     ended: Notify,
 }
@@ -114,6 +117,7 @@ impl Removals {
         Self {
             table: Mutex::new(Table { busy: HashMap::default(), failed }),
             count: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
             slots: Arc::new(Semaphore::new(RUNNING_MAX)),
             ended: Notify::new(),
         }
@@ -146,6 +150,7 @@ impl Removals {
 
     /// Wait until nothing is under way that `fop` could see; tells what has failed where it looks.
     pub(super) async fn settled(&self, ctx: &Ctx, fop: &Fop) -> Result<()> {
+        let mut waits = None;
         loop {
             let ended = self.ended.notified();
             tokio::pin!(ended);
@@ -158,9 +163,26 @@ impl Removals {
                     return failed.map_or(Ok(()), Err);
                 }
             }
+            waits.get_or_insert_with(|| Waits::new(&self.waiting));
             let deadline = tokio::time::Instant::from_std(ctx.deadline);
             tokio::time::timeout_at(deadline, ended).await.map_err(|_| FopError::Refused(Errno::TIMEDOUT))?;
         }
+    }
+}
+
+/// Somebody waits, until this is dropped.
+struct Waits<'a>(&'a AtomicUsize);
+
+impl<'a> Waits<'a> {
+    fn new(waiting: &'a AtomicUsize) -> Self {
+        waiting.fetch_add(1, Ordering::AcqRel);
+        Self(waiting)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -208,7 +230,8 @@ impl Books {
         let recalls = self.recalls();
         let gfid = self.names.take(fop.parent, &fop.name)?;
         let iatt = self.attrs.get(gfid).filter(|iatt| iatt.nlink == 1 && iatt.kind != Kind::Dir)?;
-        if fop.only != Only::Any || self.files.knows(gfid) {
+        let overtakes = self.removals.waiting.load(Ordering::Acquire) > 0;
+        if fop.only != Only::Any || self.files.knows(gfid) || overtakes {
             return None;
         }
         let parent = self.removals.directory(fop.parent).or_else(|| self.attrs.get(fop.parent))?;
