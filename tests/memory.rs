@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use mortar_xlators::ctx::Ctx;
 use mortar_xlators::effect::Effect;
 use mortar_xlators::error::{Errno, Result};
-use mortar_xlators::fop::{Birth, Fop, Place};
+use mortar_xlators::fop::{Birth, Fop, Only, Place};
 use mortar_xlators::leases::DirtyJournal;
 use mortar_xlators::reply::*;
 use mortar_xlators::types::*;
@@ -246,7 +246,13 @@ impl Memory {
                 directory.names.insert(f.name, f.gfid);
                 Reply::Link(Made { iatt, parent: directory.iatt, cover: Cover::empty(), lease: None })
             }
-            Fop::Unlink(f) => Reply::Unlink(remove(inodes, f.parent, &f.name, f.when)?),
+            Fop::Unlink(f) => {
+                let there = get(inodes, f.parent)?.names.get(&f.name).copied().ok_or(Errno::NOENT)?;
+                if matches!(f.only, Only::Gfid(meant) | Only::ContentOf(meant) if meant != there) {
+                    return Err(Errno::STALE.into());
+                }
+                Reply::Unlink(remove(inodes, f.parent, &f.name, f.when)?)
+            }
             Fop::Rmdir(f) => Reply::Rmdir(remove(inodes, f.parent, &f.name, f.when)?),
             Fop::Rename(f) => {
                 let gfid = get(inodes, f.from_parent)?.names.remove(&f.from_name).ok_or(Errno::NOENT)?;

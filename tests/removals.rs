@@ -144,6 +144,27 @@ async fn a_removal_that_lost_its_quorum_is_tried_until_it_is_done() {
     set.agree(&[0, 1]);
 }
 
+/// The client slept, another client has removed the file and made one with its name: that one stays.
+#[tokio::test]
+async fn a_removal_that_is_tried_again_removes_no_other_file() {
+    let (set, client, other) = with_a_listing().await;
+    delay(&client, 1);
+    for wire in &client.wires {
+        wire.faults.lock().push_back((FopKind::Unlink, Fault::LoseRequest));
+    }
+    client.send(unlink("a")).await.expect("begun");
+    client.wires.iter().for_each(|wire| wire.cut());
+    open(&client, 1);
+    Client::until("it is noticed", || !client.top.health().borrow().is_up()).await;
+    set.bricks.iter().for_each(|brick| brick.leases.lock().client_gone(client.id));
+    other.send(unlink("a")).await.expect("removed");
+    other.create(gfid(DIRECTORY), "a", gfid(77), "precious").await.expect("made");
+    client.wires.iter().for_each(|wire| wire.mend(2));
+    client.send(Fsync { gfid: gfid(DIRECTORY), fd: None, data_only: false }).await.expect("settled");
+    assert_eq!(other.read(gfid(77)).await.as_deref(), Ok("precious"));
+    assert!(client.lookup(gfid(DIRECTORY), "a").await.expect("looked").found.is_some());
+}
+
 #[tokio::test]
 async fn a_removal_that_is_refused_is_told_to_who_looks_next() {
     let (_set, client, _) = with_a_listing().await;

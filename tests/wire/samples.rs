@@ -140,6 +140,7 @@ fn names() -> Vec<(Fop, Reply)> {
         (unlink(Only::Gfid(gfid(4))).into(), Unlink::reply(removed())),
         (unlink(Only::LinkFile(gfid(4))).into(), Unlink::reply(removed())),
         (unlink(Only::Content).into(), Unlink::reply(removed())),
+        (unlink(Only::ContentOf(gfid(4))).into(), Unlink::reply(removed())),
         (Rmdir { parent, name: name("d"), when }.into(), Rmdir::reply(removed())),
         (rename(Replace::Yes).into(), Rename::reply(renamed(Some(iatt(2))))),
         (rename(Replace::No).into(), Rename::reply(renamed(None))),

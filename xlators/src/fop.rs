@@ -275,6 +275,8 @@ pub enum Only {
     LinkFile(Gfid),
     /// Anything but a link file, else `EBUSY`: its content must go first.
     Content,
+    /// Both: this inode, else `ESTALE`, and no link file, else `EBUSY`.
+    ContentOf(Gfid),
 }
 
 /// Remove a name that is not a directory's.

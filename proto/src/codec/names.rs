@@ -164,6 +164,7 @@ impl From<fop::Unlink> for pb::Unlink {
             Only::Gfid(gfid) => Some(pb::unlink::Only::Gfid(gfid.into())),
             Only::LinkFile(gfid) => Some(pb::unlink::Only::LinkFile(gfid.into())),
             Only::Content => Some(pb::unlink::Only::Content(true)),
+            Only::ContentOf(gfid) => Some(pb::unlink::Only::ContentOf(gfid.into())),
         };
         Self { parent: Some(f.parent.into()), name: f.name.to_bytes(), when: Some(f.when.into()), only }
     }
@@ -178,6 +179,7 @@ impl TryFrom<pb::Unlink> for fop::Unlink {
             Some(pb::unlink::Only::Gfid(gfid)) => Only::Gfid(inode(Some(gfid))?),
             Some(pb::unlink::Only::LinkFile(gfid)) => Only::LinkFile(inode(Some(gfid))?),
             Some(pb::unlink::Only::Content(_)) => Only::Content,
+            Some(pb::unlink::Only::ContentOf(gfid)) => Only::ContentOf(inode(Some(gfid))?),
         };
         Ok(Self { parent: inode(m.parent)?, name: name(m.name)?, only, when: need(m.when)? })
     }

@@ -62,7 +62,11 @@ impl Cache {
 
     pub(super) async fn unlink(&self, ctx: &Ctx, fop: Unlink) -> Result<Removed> {
         if let Some(certain) = self.books.is_certain(&fop) {
-            return self.books.remove(ctx, fop, certain).await;
+            match self.books.remove(ctx, &fop, certain).await {
+                // Somebody else has moved it, or put another in its place, before it was removed.
+                Err(error) if error.is_absent() => {}
+                answer => return answer,
+            }
         }
         self.books.removals.settled(ctx, &fop.clone().into()).await?;
         if let Some(gfid) = self.books.files.made_at(fop.parent, &fop.name) {

@@ -243,7 +243,10 @@ impl Books {
     }
 
     /// Begin a removal; answers when it has begun, or has ended.
-    pub(super) async fn remove(&self, ctx: &Ctx, fop: Unlink, certain: Certain) -> Result<Removed> {
+    ///
+    /// Only this inode is removed, and no other that may have the name by the time that it is tried again.
+    pub(super) async fn remove(&self, ctx: &Ctx, fop: &Unlink, certain: Certain) -> Result<Removed> {
+        let fop = Unlink { only: Only::Gfid(certain.gfid), ..fop.clone() };
         let slot = Arc::clone(&self.removals.slots).acquire_owned().await.map_err(|_| FopError::Unreachable)?;
         let begun = Begun::default();
         let ctx = Ctx { begun: Some(begun.clone()), deadline: Instant::now() + TRY_FOR, ..ctx.clone() };
@@ -298,7 +301,7 @@ impl Running {
                 return answer;
             }
             let passes = match error {
-                // Nobody else can have removed it, so it was this.
+                // It was removed, by this or by another since.
                 error if error.is_absent() => return Ok(after),
                 FopError::Fenced | FopError::Unreachable => true,
                 FopError::Refused(errno) => matches!(errno, Errno::NOTCONN | Errno::TIMEDOUT | Errno::AGAIN),

@@ -24,16 +24,16 @@ use crate::types::{AttrMask, Gfid, Kind};
 impl Core {
     /// One fop, where the content is where the name belongs.
     pub(super) async fn unlink(self: &Arc<Self>, ctx: &Ctx, unlink: Unlink) -> Result<Removed> {
-        match unlink.only {
-            Only::LinkFile(_) | Only::Content => return Err(Errno::INVAL.into()),
-            Only::Gfid(_) => return self.unlink_sought(ctx, unlink).await,
-            Only::Any => {}
-        }
+        let only = match unlink.only {
+            Only::LinkFile(_) | Only::Content | Only::ContentOf(_) => return Err(Errno::INVAL.into()),
+            Only::Gfid(gfid) => Only::ContentOf(gfid),
+            Only::Any => Only::Content,
+        };
         let layout = self.layout(ctx, unlink.parent).await?;
         let hashed = layout.set_of(unlink.name.as_bytes());
         let linked = matches!(self.memory.hint(unlink.parent, &unlink.name), Some(Hint::Linked(_)));
         let Some(hashed) = hashed.filter(|_| !linked) else { return self.unlink_sought(ctx, unlink).await };
-        let one_fop = Unlink { only: Only::Content, ..unlink.clone() };
+        let one_fop = Unlink { only, ..unlink.clone() };
         let shared = self.locks.share(ctx, unlink.parent).await?;
         let removed = self.sets.ask(ctx, hashed, one_fop).await;
         drop(shared);

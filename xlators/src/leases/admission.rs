@@ -133,7 +133,7 @@ impl Leases {
             Fop::Unlink(Unlink { parent, name, only, .. }) => {
                 let known = match only {
                     Only::Any | Only::Content => None,
-                    Only::Gfid(gfid) | Only::LinkFile(gfid) => Some(*gfid),
+                    Only::Gfid(gfid) | Only::LinkFile(gfid) | Only::ContentOf(gfid) => Some(*gfid),
                 };
                 smallvec::smallvec![(*parent, name, known)]
             }

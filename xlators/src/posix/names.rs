@@ -118,14 +118,14 @@ impl Store {
     fn check_only(&self, only: Only, gfid: Gfid, at: At<'_>, stat: &Stat) -> Result<(), Errno> {
         match only {
             Only::Any => Ok(()),
-            Only::Gfid(meant) if meant == gfid => Ok(()),
-            Only::Gfid(_) => Err(Errno::STALE),
+            Only::Gfid(meant) | Only::ContentOf(meant) if meant != gfid => Err(Errno::STALE),
+            Only::Gfid(_) => Ok(()),
             Only::LinkFile(meant) => {
                 let link_file = meant == gfid && is_link_file(at, stat)? && !self.files.is_open(gfid);
                 if link_file { Ok(()) } else { Err(Errno::BUSY) }
             }
-            Only::Content if is_link_file(at, stat)? => Err(Errno::BUSY),
-            Only::Content => Ok(()),
+            Only::Content | Only::ContentOf(_) if is_link_file(at, stat)? => Err(Errno::BUSY),
+            Only::Content | Only::ContentOf(_) => Ok(()),
         }
     }
 

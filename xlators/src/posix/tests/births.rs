@@ -154,12 +154,15 @@ fn a_link_file_has_its_mode_and_its_nul() {
     let gfid = made.iatt.gfid;
     let unlink = |only| Unlink { parent: ROOT, name: name("x"), only, when: at(1) };
     assert_eq!(refused(brick.ask(unlink(Only::Content))), Errno::BUSY);
+    assert_eq!(refused(brick.ask(unlink(Only::ContentOf(gfid)))), Errno::BUSY);
     brick.ask(unlink(Only::LinkFile(gfid))).unwrap();
     let gfid = brick.create(ROOT, "y", "data").iatt.gfid;
     let only = Only::LinkFile(gfid);
     assert_eq!(refused(brick.ask(Unlink { parent: ROOT, name: name("y"), only, when: at(1) })), Errno::BUSY);
-    let only = Only::Gfid(made.iatt.gfid);
-    assert_eq!(refused(brick.ask(Unlink { parent: ROOT, name: name("y"), only, when: at(1) })), Errno::STALE);
+    for only in [Only::Gfid(made.iatt.gfid), Only::ContentOf(made.iatt.gfid)] {
+        assert_eq!(refused(brick.ask(Unlink { parent: ROOT, name: name("y"), only, when: at(1) })), Errno::STALE);
+    }
+    brick.ask(Unlink { parent: ROOT, name: name("y"), only: Only::ContentOf(gfid), when: at(1) }).unwrap();
     brick.assert_whole();
 }
 
