@@ -3,7 +3,7 @@
 use mortar_xlators::error::{Errno, FopError};
 use mortar_xlators::fop::{FopKind, Fsync, Getattr, Link, Only, Readdir, Rmdir, Unlink};
 use mortar_xlators::graph::Quorum;
-use mortar_xlators::types::{AttrMask, Gfid};
+use mortar_xlators::types::{AttrMask, Cover, Gfid};
 
 use crate::set::{Client, Fault, Set, gfid, name, when};
 
@@ -56,6 +56,8 @@ async fn the_program_goes_on_and_the_next_that_could_tell_waits() {
     client.send(unlink("b")).await.expect("begun");
     let directory = client.getattr(gfid(DIRECTORY)).await.expect("known").iatt;
     assert_eq!(directory.mtime, when(9));
+    let by_name = client.lookup(Gfid::ROOT, "d").await.expect("looked").found.expect("there");
+    assert_eq!((by_name.iatt.mtime, by_name.cover.contains(Cover::ATTRS)), (when(9), false), "its size is not known");
     let waits = async {
         let gone = client.send(Getattr { gfid: gfid(20), fd: None, exact: AttrMask::all() }).await;
         let again = client.send(unlink("a")).await.map(drop);

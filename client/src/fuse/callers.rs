@@ -86,27 +86,11 @@ pub(crate) fn may_open(
 
 #[cfg(test)]
 mod tests {
-    use mortar_xlators::types::{Gfid, Time};
-
+    use super::super::convert::tests::sample;
     use super::*;
 
     fn iatt(kind: Kind, mode: u32, uid: u32, gid: u32) -> Iatt {
-        let time = Time::default();
-        Iatt {
-            gfid: Gfid::ROOT,
-            kind,
-            mode,
-            nlink: 1,
-            uid,
-            gid,
-            rdev: 0,
-            size: 0,
-            blocks: 0,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            lacks: Lacks::ACL,
-        }
+        Iatt { kind, mode, uid, gid, lacks: Lacks::ACL, ..sample() }
     }
 
     const BOTH: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);

@@ -132,7 +132,7 @@ pub(crate) fn dirent_ino(gfid: Gfid, cookie: u64) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use mortar_xlators::types::Lacks;
 
     use super::*;
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(attr(&sample()).mode, 0o40755);
     }
 
-    fn sample() -> Iatt {
+    pub(in crate::fuse) fn sample() -> Iatt {
         let zero = Time::default();
         Iatt {
             gfid: Gfid::ROOT,

@@ -111,27 +111,11 @@ impl Retries {
 
 #[cfg(test)]
 mod tests {
-    use mortar_xlators::types::{Kind, Lacks, Time};
-
+    use super::super::convert::tests::sample;
     use super::*;
 
     fn kept(number: u8) -> Kept {
-        let (time, gfid) = (Time::default(), Gfid::from_bytes([number; 16]));
-        let iatt = Iatt {
-            gfid,
-            kind: Kind::File,
-            mode: 0,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            size: 0,
-            blocks: 0,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            lacks: Lacks::empty(),
-        };
+        let iatt = Iatt { gfid: Gfid::from_bytes([number; 16]), ..sample() };
         Kept { iatt, fh: Some(u64::from(number)), target: None }
     }
 

@@ -79,16 +79,19 @@ impl Attrs {
         self.shard(gfid).inodes.get(&gfid).and_then(|known| known.iatt)
     }
 
-    /// Keeps an answer, unless something has changed since it was asked for, here or (`still_ours`) elsewhere.
-    pub(super) fn keep(&self, iatt: &Iatt, asked: Asked, still_ours: impl FnOnce() -> bool) {
+    /// Keeps an answer, unless something has changed since it was asked for, here or (`still_ours`) elsewhere. Says
+    /// whether it has been kept: else nobody may rely on it.
+    pub(super) fn keep(&self, iatt: &Iatt, asked: Asked, still_ours: impl FnOnce() -> bool) -> bool {
         let mut shard = self.shard(iatt.gfid);
         let unchanged = match shard.inodes.peek(&iatt.gfid) {
             Some(known) => known.changed <= asked && known.running == 0,
             None => shard.forgotten <= asked,
         };
-        if unchanged && still_ours() {
+        let keep = unchanged && still_ours();
+        if keep {
             shard.known(iatt.gfid).iatt = Some(*iatt);
         }
+        keep
     }
 
     /// It has changed in a way that no answer shows.

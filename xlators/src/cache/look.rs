@@ -20,10 +20,19 @@ impl Cache {
         Moment { asked: self.books.attrs.now(), recalls: self.books.recalls() }
     }
 
-    fn keep(&self, found: &Found, moment: Moment) {
-        if found.cover.contains(Cover::ATTRS) && found.exact.is_all() {
-            let still_ours = || self.books.recalls() == moment.recalls;
-            self.books.attrs.keep(&found.iatt, moment.asked, still_ours);
+    /// Note an answer. What this client has changed meanwhile, or is changing, is not covered by it.
+    fn keep(&self, found: &mut Found, moment: Moment) {
+        if self.books.removals.any()
+            && let Some(iatt) = self.books.removals.directory(found.iatt.gfid)
+        {
+            (found.iatt, found.exact) = (iatt, AttrMask::all());
+        }
+        let still_ours = || self.books.recalls() == moment.recalls;
+        if found.cover.contains(Cover::ATTRS)
+            && found.exact.is_all()
+            && !self.books.attrs.keep(&found.iatt, moment.asked, still_ours)
+        {
+            found.cover.remove(Cover::ATTRS);
         }
     }
 
@@ -35,8 +44,8 @@ impl Cache {
             self.books.flush(fop.gfid).await?;
         }
         let moment = self.moment();
-        let found = self.next.send(ctx, fop).await?;
-        self.keep(&found, moment);
+        let mut found = self.next.send(ctx, fop).await?;
+        self.keep(&mut found, moment);
         Ok(found)
     }
 
@@ -45,8 +54,8 @@ impl Cache {
             return Ok(Looked { found: None, cover: Cover::NAME });
         }
         let moment = self.moment();
-        let looked = self.next.send(ctx, fop.clone()).await?;
-        let Some(found) = &looked.found else { return Ok(looked) };
+        let mut looked = self.next.send(ctx, fop.clone()).await?;
+        let Some(found) = &mut looked.found else { return Ok(looked) };
         if self.books.files.keeps(found.iatt.gfid) {
             self.books.hand_over(found.iatt.gfid, Turn::Waits).await;
             return self.next.send(ctx, fop).await;
@@ -61,8 +70,8 @@ impl Cache {
         }
         let (directory, changes) = (fop.gfid, self.books.names.changes(fop.gfid));
         let moment = self.moment();
-        let page = self.next.send(ctx, fop).await?;
-        for found in page.entries.iter().filter_map(|entry| entry.found.as_ref()) {
+        let mut page = self.next.send(ctx, fop).await?;
+        for found in page.entries.iter_mut().filter_map(|entry| entry.found.as_mut()) {
             self.keep(found, moment);
         }
         self.books.names.listed(directory, &page.entries, changes, || self.books.recalls() == moment.recalls);

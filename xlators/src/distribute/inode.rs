@@ -6,7 +6,6 @@ use crate::ctx::Ctx;
 use crate::distribute::Core;
 use crate::distribute::memory::Place;
 use crate::distribute::merge;
-
 use crate::error::{Errno, FopError, Result};
 use crate::fop::{CopyRange, Fop, Getattr, Operation, Release};
 use crate::reply::{Changed, Done, Found, Reply, Written};

@@ -21,7 +21,6 @@ use crate::distribute::Core;
 use crate::distribute::layout::Layout;
 use crate::distribute::memory::{Hint, Place};
 use crate::distribute::merge;
-
 use crate::error::{FopError, Result};
 use crate::fop::{Getattr, Readdir};
 use crate::reply::{DirEntry, Entries, Found};
