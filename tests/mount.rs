@@ -4,8 +4,10 @@
 //! and the programs of this build (`cargo build --bins`).
 
 mod acl;
+mod bricks;
 mod cases;
 mod changes;
+mod deleted;
 mod files;
 mod full_disk;
 mod locks;
