@@ -24,6 +24,8 @@ pub(super) const GIT: Judge = Judge {
                 ("init", "git init -q repo; cd repo; for d in $(seq 20); do mkdir -p d$d; for f in $(seq 20); do seq $((d * f * 7)) > d$d/f$f; done; done"),
                 ("add and commit", "cd repo; git add -A; git commit -qm first; test -z \"$(git status --porcelain)\""),
                 ("a second mount sees no change", "cd $N/repo; test -z \"$(git status --porcelain)\"; git fsck --strict --no-dangling"),
+                ("links stay as they were committed", r#"git init -q links; cd links; for i in $(seq 50); do echo $i > a$i; ln -fs other b$i; ln -fs a$i b$i; done; git add -A; git commit -qm links
+                    for at in $M $N $M; do cd $at/links; test -z "$(git status --porcelain)"; git diff-files --quiet; test $(stat -c %s b7) = 2; test "$(/bin/pwd -P)" = "$(realpath $at)/links"; done"#),
                 ("twenty commits", "cd repo; for i in $(seq 20); do echo $i >> d$i/f1; git mv d$i/f2 d$i/moved; git commit -qam \"change $i\"; done"),
                 ("branch, merge, rebase", "cd repo; git checkout -qb topic HEAD~5; echo t > topic; git add topic; git commit -qm topic;
                     git rebase -q main; git checkout -q main; git merge -q --no-ff -m merge topic; git tag -am tag v1"),

@@ -169,6 +169,36 @@ END
     });
 }
 
+/// C056: what git remembers of a symbolic link is the same at every look, from every mount; and where it is asked.
+#[test]
+fn a_symbolic_link_looks_the_same_at_every_look() {
+    everywhere(|mounts| {
+        play(
+            mounts,
+            r#"
+            mkdir t; cd t; : > a; ln -s other b; ln -fs a b; is "$(stat -c %s b)" 1
+            python3 - <<'END'
+import os
+M = os.environ["M"]
+def look(at):
+    s = os.lstat(at + "/t/b")
+    return s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino, s.st_mode, s.st_uid, s.st_gid
+first = look(M)
+for round in range(20):
+    for at in M, os.environ["N"], os.environ["O"]:
+        assert os.readlink(at + "/t/b") == "a"
+        now = look(at)
+        assert now == first, (round, at, now, first)
+        with os.scandir(at + "/t") as names: sizes = [e.stat(follow_symlinks=False).st_size for e in names if e.name == "b"]
+        assert sizes == [1], sizes
+END
+            # In a directory that was just made.
+            cd ..; mkdir t2; cd t2; is "$(/bin/pwd -P)" "$(realpath $M)/t2"; ( cd $N/t2; is "$(/bin/pwd -P)" "$(realpath $N)/t2" )
+            "#,
+        );
+    });
+}
+
 /// C059
 #[test]
 fn a_replaced_file_is_never_seen_as_it_was() {
