@@ -359,6 +359,34 @@ async fn leftovers_do_not_keep_a_directory() {
     assert_eq!(scene.places("d/sub").await, "---");
 }
 
+/// C041: page after page of names that belong elsewhere, and of link files.
+#[tokio::test]
+async fn a_listing_in_small_pages_is_whole_where_most_have_only_link_files() {
+    const FILES: usize = 600;
+    let stack = Stack::start(Shape::Spread { sets: 8 }).await;
+    let tree = stack.tree().await;
+    tree.mkdir("d").await.unwrap();
+    let mut shares = Vec::new();
+    for set in 0..8 {
+        let found = stack.store(set).look("d").await.unwrap();
+        shares.push(Share::of_directory(found.and_then(|found| found.layout)));
+    }
+    let layout = Layout::new(shares);
+    let first = (0..).map(|number| format!("first-{number}")).filter(|name| layout.set_of(name.as_bytes()) == Some(0));
+    let mut want = Vec::new();
+    for (number, first) in first.take(FILES).enumerate() {
+        tree.create(&format!("d/{first}"), "x").await.unwrap();
+        tree.rename(&format!("d/{first}"), &format!("d/name-{number:03}")).await.unwrap();
+        want.push(format!("name-{number:03}"));
+    }
+    for (bytes_max, attrs) in [(64, false), (256, true), (4096, false), (32 << 10, true)] {
+        let entries = stack.tree().await.entries("d", bytes_max, attrs).await.unwrap();
+        let mut names: Vec<_> = entries.iter().map(|entry| String::from_utf8_lossy(entry.name.as_bytes())).collect();
+        names.sort_unstable();
+        assert_eq!(names, want, "pages of {bytes_max}");
+    }
+}
+
 #[tokio::test]
 async fn a_link_file_that_leads_nowhere_does_not_block_its_name() {
     let scene = Scene::new().await;

@@ -10,6 +10,7 @@ mod changes;
 mod deleted;
 mod files;
 mod full_disk;
+mod link_files;
 mod locks;
 mod names;
 mod rename_cases;

@@ -1,7 +1,7 @@
 //! A disk in memory, and mounts that end with their owner.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -75,13 +75,14 @@ impl Drop for Image {
     }
 }
 
+/// Enough of the path to be nobody else's, as one name.
 fn file_name(path: &Path) -> String {
-    path.components()
-        .rev()
-        .take(2)
-        .map(|part| part.as_os_str().to_string_lossy().into_owned())
-        .collect::<Vec<_>>()
-        .join("-")
+    let parts = path.components().filter_map(|part| match part {
+        Component::Normal(part) => Some(part.to_string_lossy().into_owned()),
+        _ => None,
+    });
+    let parts: Vec<_> = parts.collect();
+    parts[parts.len().saturating_sub(5)..].join("-")
 }
 
 /// Looks into the kernel's table and not at the directory: a stat of a dead mount would not come back.

@@ -217,7 +217,7 @@ fn told_or_done(outcome: std::io::Result<()>) -> bool {
 }
 
 /// Take this much of the disk away, or as much as there is.
-fn fill(path: &Path, bytes: u64) {
+pub(super) fn fill(path: &Path, bytes: u64) {
     let file = File::create(path).unwrap();
     let mut taken = 0;
     for piece in [10 << 20, 1 << 20, 64 << 10, 4 << 10] {

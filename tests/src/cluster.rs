@@ -44,7 +44,8 @@ pub struct Cluster {
     /// Of the mounts.
     options: &'static [&'static str],
     is_up: bool,
-    // In this order: the disk is unmounted, then the directory that it is mounted in goes away.
+    // In this order: the disks are unmounted, those of bricks first, then the directory that they are mounted in goes away.
+    _brick_disks: Vec<RamDisk>,
     disk: RamDisk,
     scratch: TempDir,
 }
@@ -62,18 +63,35 @@ impl Cluster {
 
     /// As `up_on`, with mount options.
     pub fn up_with(shape: Shape, disk_bytes: u64, options: &'static [&'static str]) -> Result<Self> {
+        Self::build(shape, disk_bytes, &[], options)
+    }
+
+    /// As `up`, with a disk of this size for each brick.
+    pub fn up_on_disks(shape: Shape, disks_bytes: &[u64]) -> Result<Self> {
+        assert_eq!(disks_bytes.len(), shape.bricks, "a disk for each brick");
+        Self::build(shape, 1 << 30, disks_bytes, &[])
+    }
+
+    /// Bricks without a disk of their own share one.
+    fn build(shape: Shape, shared_bytes: u64, disks_bytes: &[u64], options: &'static [&'static str]) -> Result<Self> {
         let program = program()?;
         let scratch = tempfile::Builder::new().prefix("mortar-cluster-").tempdir()?;
         // Tests work as other users too, and must reach the mounts.
         fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755))?;
-        let disk = RamDisk::new(&scratch.path().join("disk"), disk_bytes)?;
+        let disk = RamDisk::new(&scratch.path().join("disk"), shared_bytes)?;
         let directory = disk.path().join("volume");
+        let brick_disks = disks_bytes
+            .iter()
+            .enumerate()
+            .map(|(index, bytes)| RamDisk::new(&directory.join(format!("bricks/{index}")), *bytes));
+        let brick_disks = brick_disks.collect::<Result<_>>()?;
         let mount = scratch.path().join("mnt");
         let mounts = match shape.clients {
             1 => vec![mount.clone()],
             clients => (1..=clients).map(|index| scratch.path().join(format!("mnt-{index}"))).collect(),
         };
-        let mut cluster = Self { mounts, directory, program, options, is_up: false, disk, scratch };
+        let mut cluster =
+            Self { mounts, directory, program, options, is_up: false, _brick_disks: brick_disks, disk, scratch };
         let bricks = shape.bricks.to_string();
         let (replica, clients) = (shape.replica.to_string(), shape.clients.to_string());
         cluster.start(&["--bricks", &bricks, "--replica", &replica, "--clients", &clients, "--mount"], &mount)?;
