@@ -13,6 +13,7 @@ mod full_disk;
 mod link_files;
 mod locks;
 mod names;
+mod read_times;
 mod rename_cases;
 mod renames;
 mod rights;
