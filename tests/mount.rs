@@ -61,12 +61,26 @@ impl Mounts {
 
 /// Run a story on a local directory, then on the mounts of a 2 x 3 volume.
 fn everywhere(story: fn(&Mounts)) {
+    on_a_local_directory(story);
+    on_a_volume(story, &shared_cluster());
+}
+
+/// The same, on a volume of its own, whose bricks are alike in the end and have nothing left over.
+fn everywhere_down_to_the_bricks(story: fn(&Mounts)) {
+    on_a_local_directory(story);
+    let cluster = Cluster::up(6, 3, MOUNTS).unwrap();
+    on_a_volume(story, &cluster);
+    bricks::settle(&cluster, 3);
+}
+
+fn on_a_local_directory(story: fn(&Mounts)) {
     let local = tempfile::tempdir().unwrap();
     open_to_all(local.path());
     let mounts = Mounts(vec![local.path().to_path_buf(); MOUNTS]);
     within(LIMIT, "on a local directory", move || story(&mounts));
+}
 
-    let cluster = shared_cluster();
+fn on_a_volume(story: fn(&Mounts), cluster: &Cluster) {
     let directory = own_name();
     fs::create_dir(cluster.mount(0).join(&directory)).unwrap();
     let mounts = Mounts(cluster.mounts().iter().map(|mount| mount.join(&directory)).collect());

@@ -12,7 +12,7 @@ use std::thread;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
-use super::{everywhere, shell};
+use super::{everywhere, everywhere_down_to_the_bricks, shell};
 
 /// C006: a hard link that another mount removed is not taken for the file that is renamed onto its name.
 #[test]
@@ -110,30 +110,37 @@ fn a_new_name_is_there_at_once() {
     });
 }
 
-/// C014: a tree whose directories are moved about, as `npm install` does, can be removed, and nothing of it stays.
+/// C014: a tree that is untarred and whose directories are moved about, as `npm install` does, can be removed, and nothing of it
+/// stays. Each round has names of its own, so that the bricks show in the end what any of them has left.
 #[test]
 fn a_tree_that_was_moved_about_can_be_removed() {
-    everywhere(|mounts| {
-        for round in 0..3 {
-            for number in 0..25 {
-                let package = mounts.here(&format!("stage/package-{number}"));
-                fs::create_dir_all(package.join("lib")).unwrap();
-                for file in 0..6 {
-                    fs::write(package.join(format!("lib/{file}.js")), format!("{round} {number} {file}")).unwrap();
-                }
+    everywhere_down_to_the_bricks(|mounts| {
+        let source = tempfile::tempdir().unwrap();
+        for number in 0..24 {
+            let package = source.path().join(format!("stage/package-{number}"));
+            fs::create_dir_all(package.join("lib")).unwrap();
+            for file in 0..5 {
+                fs::write(package.join(format!("lib/{file}.js")), format!("{number} {file}")).unwrap();
             }
-            for number in 0..12 {
-                let (from, to) = (format!("stage/package-{number}"), format!("stage/.package-{number}-x{round}"));
-                fs::rename(mounts.here(&from), mounts.here(&to)).unwrap();
+        }
+        shell(source.path(), "tar -cf tree.tar stage");
+        let archive = source.path().join("tree.tar");
+        for round in 0..2 {
+            let (stage, live) = (format!("stage-{round}"), format!("live-{round}"));
+            let untar = format!("tar -xf {} && mv stage {stage}", archive.display());
+            shell(&mounts.0[0], &untar);
+            for number in 0..16 {
+                let to = format!("{stage}/.package-{number}-x{round}");
+                fs::rename(mounts.here(&format!("{stage}/package-{number}")), mounts.here(&to)).unwrap();
             }
-            fs::create_dir(mounts.there("live")).unwrap();
-            for entry in fs::read_dir(mounts.there("stage")).unwrap() {
+            fs::create_dir(mounts.there(&live)).unwrap();
+            for entry in fs::read_dir(mounts.there(&stage)).unwrap() {
                 let name = entry.unwrap().file_name();
-                fs::rename(mounts.there("stage").join(&name), mounts.there("live").join(&name)).unwrap();
+                fs::rename(mounts.there(&stage).join(&name), mounts.there(&live).join(&name)).unwrap();
             }
-            assert_eq!(files(&mounts.here("live")).len(), 25 * 6);
-            shell(&mounts.0[2], "rm -rf live stage");
-            assert!(mounts.everywhere("live").chain(mounts.everywhere("stage")).all(|path| !path.exists()));
+            assert_eq!(files(&mounts.here(&live)).len(), 24 * 5);
+            shell(&mounts.0[2], &format!("rm -rf {live} {stage}"));
+            assert!(mounts.everywhere(&live).chain(mounts.everywhere(&stage)).all(|path| !path.exists()));
         }
     });
 }

@@ -6,7 +6,8 @@ use std::io::ErrorKind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use super::everywhere;
+use super::cases::play;
+use super::{everywhere, everywhere_down_to_the_bricks};
 
 #[test]
 fn an_exclusive_create_has_one_winner() {
@@ -164,5 +165,29 @@ fn a_tree_that_is_removed_while_it_grows_can_be_removed() {
             }
             assert!(mounts.everywhere(&top).all(|path| !path.exists()));
         }
+    });
+}
+
+/// C037: who copies and removes one tree at the same time as others fails here and there; in the end it is one tree again.
+#[test]
+fn a_tree_that_many_copy_and_remove_is_whole_in_the_end() {
+    everywhere_down_to_the_bricks(|mounts| {
+        play(
+            mounts,
+            r#"
+            mkdir p; source=$(mktemp -d); trap 'rm -rf $source' EXIT
+            for d in a a/b a/b/c d; do mkdir -p $source/t/$d; for f in 1 2; do echo $d$f > $source/t/$d/$f; done; done
+            for at in $M $N $O; do
+                ( for i in $(seq 5); do cp -r $source/t $at/p/ 2> /dev/null || true; rm -rf $at/p/t 2> /dev/null || true; done ) &
+            done
+            wait
+            for at in $M $N $O; do
+                ls -lR $at/p > /dev/null; mkdir -p $at/p/t; touch $at/p/t/ok; rm -r $at/p/t; is "$(ls -A $at/p)" ""
+                cp -r $source/t $at/p/; all diff -r $source/t p/t; rm -r $at/p/t/a
+                all test ! -e p/t/a; rm -r $at/p/t
+            done
+            mkdir -p $N/p/t; touch $O/p/t/ok; all test -e p/t/ok
+            "#,
+        );
     });
 }
