@@ -12,6 +12,7 @@ mod files;
 mod full_disk;
 mod link_files;
 mod locks;
+mod long_names;
 mod names;
 mod read_times;
 mod rename_cases;
