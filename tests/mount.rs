@@ -18,6 +18,7 @@ mod read_times;
 mod rename_cases;
 mod renames;
 mod rights;
+mod space;
 mod stale;
 mod together;
 mod untar;
