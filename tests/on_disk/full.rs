@@ -1,5 +1,6 @@
 //! A brick whose disk is full: nothing half made, nothing damaged, and on it goes as soon as there is room.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use mortar_xlators::ctx::{Caller, Ctx};
 use mortar_xlators::error::{Errno, FopError, Result};
-use mortar_xlators::fop::{Birth, Create, Mkdir, Only, Operation, Place, Symlink, Unlink, Write};
+use mortar_xlators::fop::{Allocate, Birth, Create, Fallocate, Mkdir, Only, Operation, Place, Symlink, Unlink, Write};
 use mortar_xlators::posix::{Posix, PosixOptions, create_brick, prepare_process};
 use mortar_xlators::types::{ClientId, Gfid, Name, Time};
 use mortar_xlators::xlator::Subvol;
@@ -160,4 +161,29 @@ fn a_full_brick_refuses_leaves_nothing_and_goes_on_when_there_is_room() {
     let write = Write { gfid, fd: None, place: Place::End, data, sync: true, kill_priv: false, when, then: None };
     assert_eq!(brick.ask(&ordinary, write).unwrap().iatt.size, 101_000);
     brick.assert_whole();
+}
+
+/// C063: ext4 keeps what it found of an allocation that is too large, and counts it to the size.
+#[test]
+#[ignore = "needs root and a loop device"]
+fn an_allocation_that_does_not_fit_leaves_nothing() {
+    let mut brick = Brick::new();
+    let ordinary = brick.ctx.clone();
+    let gfid = brick.create(&ordinary, 1000).unwrap();
+    let path = brick.path().join("file-1");
+    let look = || {
+        let meta = std::fs::metadata(&path).unwrap();
+        (meta.len(), meta.blocks())
+    };
+    let before = look();
+    for how in [Allocate::Reserve, Allocate::ReserveKeepSize, Allocate::Zero, Allocate::ZeroKeepSize] {
+        let when = Time { sec: 4, nsec: 0 };
+        let fallocate = Fallocate { gfid, fd: None, how, offset: 100_000, length: 2 * DISK_BYTES, when };
+        assert_eq!(brick.ask(&ordinary, fallocate).unwrap_err(), FopError::Refused(Errno::NOSPC), "{how:?}");
+        assert_eq!(look(), before, "{how:?}");
+    }
+    assert_eq!(std::fs::read(&path).unwrap(), [7; 1000]);
+    let when = Time { sec: 5, nsec: 0 };
+    let fits = Fallocate { gfid, fd: None, how: Allocate::Reserve, offset: 0, length: DISK_BYTES / 2, when };
+    assert_eq!(brick.ask(&ordinary, fits).unwrap().iatt.size, DISK_BYTES / 2);
 }

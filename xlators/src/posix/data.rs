@@ -252,7 +252,9 @@ impl Store {
             self.reserve.check(ctx, self.dirs.root.fd.as_fd(), fop.length)?;
         }
         self.on_content(ctx, (fop.gfid, fop.fd), fop.when, |_, _, file| {
+            let before = rustix::fs::fstat(file)?.st_size;
             rustix::fs::fallocate(file, flags, fop.offset, fop.length)
+                .inspect_err(|errno| take_back(file, before, *errno))
         })
     }
 
@@ -335,6 +337,18 @@ impl Store {
             },
         }
         Ok(Done)
+    }
+}
+
+/// A disk that has no room for all of an allocation keeps what it found, and may count it to the size (ext4; XFS beyond 8 GiB).
+/// That would take the rest of the disk for a file which nobody has, and each copy would have another size. Room that was
+/// set aside behind the end before goes as well.
+fn take_back(file: BorrowedFd<'_>, size: i64, errno: Errno) {
+    let Ok(size) = u64::try_from(size) else { return };
+    if matches!(errno, Errno::NOSPC | Errno::DQUOT)
+        && let Err(errno) = rustix::fs::ftruncate(file, size)
+    {
+        tracing::warn!(size, %errno, "a failed allocation was not taken back");
     }
 }
 
