@@ -11,7 +11,7 @@ use mortar_tests::bench::command::wait_for;
 use mortar_tests::cluster::{Cluster, Shape};
 use rustix::fs::{FallocateFlags, fallocate};
 
-use super::bricks::settle;
+use super::bricks::{settle, xattrs};
 use super::untar::{archive, finish, untar, verify};
 use super::within;
 
@@ -123,6 +123,34 @@ fn an_allocation_without_room_is_refused_and_takes_none() {
         let file = File::options().write(true).open(there.join("new")).unwrap();
         fallocate(&file, FallocateFlags::empty(), 0, 20 << 20).unwrap();
         assert!(fs::metadata(here.join("new")).unwrap().blocks() * 512 >= 20 << 20);
+        drop(file);
+        settle(&cluster, 3);
+    });
+}
+
+/// C063: where one copy of three has no room, the other two are enough; it takes nothing, and is not read.
+#[test]
+fn an_allocation_that_one_brick_has_no_room_for_is_made_on_the_others() {
+    within(LIMIT, "", || {
+        let shape = Shape { bricks: 3, replica: 3, clients: 2 };
+        let cluster = Cluster::up_on_disks(shape, &[320 << 20, 600 << 20, 600 << 20]).unwrap();
+        let bytes = 400 << 20;
+        let file = File::create(cluster.mount(0).join("big")).unwrap();
+        fallocate(&file, FallocateFlags::empty(), 0, bytes).unwrap();
+        let on = |brick| fs::metadata(cluster.brick(brick).join("big")).unwrap();
+        assert_eq!((on(0).len(), on(0).blocks()), (0, 0));
+        assert_eq!((on(1).len(), on(2).len()), (bytes, bytes));
+        let blames = |brick| xattrs(&cluster.brick(brick).join("big")).unwrap().remove("trusted.afr.gv0-client-0");
+        for brick in [1, 2] {
+            assert!(
+                blames(brick).is_some_and(|counters| counters != [0; 12]),
+                "brick {brick} does not say what 0 missed"
+            );
+        }
+        for mount in cluster.mounts() {
+            assert_eq!(fs::metadata(mount.join("big")).unwrap().len(), bytes);
+        }
+        fs::remove_file(cluster.mount(1).join("big")).unwrap();
         drop(file);
         settle(&cluster, 3);
     });
