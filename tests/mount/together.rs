@@ -178,7 +178,7 @@ fn a_tree_that_many_copy_and_remove_is_whole_in_the_end() {
             mkdir p; source=$(mktemp -d); trap 'rm -rf $source' EXIT
             for d in a a/b a/b/c d; do mkdir -p $source/t/$d; for f in 1 2; do echo $d$f > $source/t/$d/$f; done; done
             for at in $M $N $O; do
-                ( for i in $(seq 5); do cp -r $source/t $at/p/ 2> /dev/null || true; rm -rf $at/p/t 2> /dev/null || true; done ) &
+                ( for i in $(seq 3); do cp -r $source/t $at/p/ 2> /dev/null || true; rm -rf $at/p/t 2> /dev/null || true; done ) &
             done
             wait
             for at in $M $N $O; do
