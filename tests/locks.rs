@@ -16,7 +16,7 @@ use mortar_xlators::locks::{Locks, Memory};
 use mortar_xlators::ranges::{LockMode, Span};
 use mortar_xlators::replicate::{Replicate, ReplicateOptions};
 use mortar_xlators::reply::{Lockable, Reply};
-use mortar_xlators::types::{ClientId, Fd, Gfid, LockFamily, LockOwner};
+use mortar_xlators::types::{ClientId, Fd, Gfid, LeaseMode, LockFamily, LockOwner};
 use mortar_xlators::xlator::{Health, Subvol, Upcall, Xlator};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
@@ -87,7 +87,7 @@ impl Xlator for Wire {
 struct Lost(Mutex<Vec<Fd>>);
 
 impl Upcall for Lost {
-    fn uncover<'a>(&'a self, _: &'a [Gfid]) -> BoxFuture<'a, ()> {
+    fn uncover<'a>(&'a self, _: &'a [Gfid], _: LeaseMode) -> BoxFuture<'a, ()> {
         std::future::ready(()).boxed()
     }
 

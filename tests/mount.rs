@@ -14,6 +14,7 @@ mod link_files;
 mod locks;
 mod long_names;
 mod names;
+mod pages;
 mod read_times;
 mod rename_cases;
 mod renames;

@@ -157,7 +157,7 @@ impl Set {
 pub(crate) struct Uncovered(pub(crate) Mutex<Vec<Gfid>>);
 
 impl Upcall for Uncovered {
-    fn uncover<'a>(&'a self, objects: &'a [Gfid]) -> BoxFuture<'a, ()> {
+    fn uncover<'a>(&'a self, objects: &'a [Gfid], _: LeaseMode) -> BoxFuture<'a, ()> {
         self.0.lock().extend(objects);
         std::future::ready(()).boxed()
     }

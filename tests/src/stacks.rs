@@ -13,7 +13,7 @@ use mortar_xlators::distribute::{Distribute, Options};
 use mortar_xlators::graph::{self, BrickSpec, Quorum};
 use mortar_xlators::locks::{Locks, Memory};
 use mortar_xlators::posix::{Posix, PosixOptions, create_brick};
-use mortar_xlators::types::{ClientId, Gfid};
+use mortar_xlators::types::{ClientId, Gfid, LeaseMode};
 use mortar_xlators::xlator::{Health, Notices, Subvol, Upcall};
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -96,7 +96,7 @@ fn place() -> TempDir {
 struct Forgetful;
 
 impl Upcall for Forgetful {
-    fn uncover<'a>(&'a self, _objects: &'a [Gfid]) -> BoxFuture<'a, ()> {
+    fn uncover<'a>(&'a self, _: &'a [Gfid], _: LeaseMode) -> BoxFuture<'a, ()> {
         Box::pin(async {})
     }
 }

@@ -97,10 +97,11 @@ pub type Notices = tokio::sync::mpsc::UnboundedSender<Notice>;
 
 /// What sits above the graph and must forget what it was told under a lease: the mount, or a cache of the library.
 pub trait Upcall: Debug + Send + Sync + 'static {
-    /// The leases on these objects are about to be given back. Names in them and their attributes that were answered
-    /// as covered must be forgotten, and what was kept back of them handed over, when the future ends. Fops that belong
-    /// to that say so ([`Turn::Last`](crate::ctx::Turn::Last)), else they would wait for the leases that wait for them.
-    fn uncover<'a>(&'a self, objects: &'a [Gfid]) -> BoxFuture<'a, ()>;
+    /// The leases on these objects are about to be given back, because of somebody who wants to look at them (`Shared`)
+    /// or may change them (`Exclusive`). Names in them and their attributes that were answered as covered must be
+    /// forgotten, and what was kept back of them handed over, when the future ends. Fops that belong to that say so
+    /// ([`Turn::Last`](crate::ctx::Turn::Last)), else they would wait for the leases that wait for them.
+    fn uncover<'a>(&'a self, objects: &'a [Gfid], wanted: LeaseMode) -> BoxFuture<'a, ()>;
 
     /// A brick no longer knows what may be kept back from it, so nothing must be. Must not block.
     fn forgotten(&self) {}

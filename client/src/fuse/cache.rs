@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use futures::future::{BoxFuture, join_all};
 use mortar_xlators::ctx::{Caller, Ctx};
 use mortar_xlators::fop::Open;
-use mortar_xlators::types::{ClientId, Cover, Fd, Gfid, Iatt, Kind, OpenFlags, Time};
+use mortar_xlators::types::{ClientId, Cover, Fd, Gfid, Iatt, Kind, LeaseMode, OpenFlags, Time};
 use mortar_xlators::xlator::{Upcall, Xlator};
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -32,6 +32,7 @@ use tokio::sync::Notify;
 use super::inodes::{Inodes, Promise};
 use super::locks::Lockers;
 use super::opens::Opens;
+use super::pages::Pages;
 use super::transport::notify::{Notifier, Stale};
 
 /// How long the kernel may believe what a lease covers. A recall ends it, not this.
@@ -53,6 +54,8 @@ pub struct KernelCache {
     pub(crate) opens: Opens,
     /// Who may have locked what.
     pub(crate) lockers: Lockers,
+    /// Pages of files.
+    pub(crate) pages: Pages,
     attached: OnceLock<Attached>,
     listings: Listings,
 }
@@ -73,6 +76,7 @@ impl KernelCache {
             inodes: Inodes::new(),
             opens: Opens::new(),
             lockers: Lockers::default(),
+            pages: Pages::default(),
             attached: OnceLock::new(),
             listings: Listings::default(),
         })
@@ -172,6 +176,15 @@ impl KernelCache {
         unseen
     }
 
+    /// Drops the pages of those of these files that are open here.
+    async fn drop_pages(&self, attached: &Attached, objects: &[Gfid]) {
+        let open = objects.iter().filter(|gfid| self.opens.is_open(**gfid));
+        let files: Vec<_> = open.filter_map(|gfid| Some((*gfid, self.inodes.with_pages(*gfid)?))).collect();
+        if !files.is_empty() {
+            self.pages.forget(&attached.notifier, &files).await;
+        }
+    }
+
     /// Tells the kernel again of inodes that it did not know although they were answered: the answers are on their
     /// way, or it has just forgotten them and will say so.
     async fn forget_unseen(&self, attached: &Attached, mut unseen: Vec<(u64, Kind)>) {
@@ -197,13 +210,16 @@ impl KernelCache {
 }
 
 impl Upcall for KernelCache {
-    fn uncover<'a>(&'a self, objects: &'a [Gfid]) -> BoxFuture<'a, ()> {
+    fn uncover<'a>(&'a self, objects: &'a [Gfid], wanted: LeaseMode) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let known = self.inodes.uncover(objects);
             let Some(attached) = self.attached.get() else {
                 return;
             };
             let unseen = self.forget(attached, &known);
+            if wanted == LeaseMode::Exclusive {
+                self.drop_pages(attached, objects).await;
+            }
             if self.opens.any_deferred()
                 && let Some(volume) = attached.volume.upgrade()
             {

@@ -22,17 +22,25 @@ use super::transport::abi::OpenedFlags;
 use super::transport::reply::{Answer, Opened};
 use super::transport::request::{CopyWidth, Op, SuidSgid, SyncWhat};
 
-/// How the kernel shall treat every open file: pages stay, since it drops them itself when it sees
-/// that size or mtime have changed.
-const OPENED: OpenedFlags = OpenedFlags::KEEP_CACHE.union(OpenedFlags::PARALLEL_DIRECT_WRITES);
-
-/// As [`OPENED`]. Of what is only read nothing is kept back, so closing it is of interest only where programs lock
-/// (`locks.rs`). An append goes past the kernel's pages: from there, one that crosses the end of a page comes as two
-/// requests, and another client's append gets in between.
-pub(super) fn opened(how: How) -> OpenedFlags {
-    let mut opened = OPENED;
+/// How the kernel shall treat a file that is new. Pages stay, since it drops them itself when it sees that size or mtime have
+/// changed. Writes of one file run beside each other only where the program wants them past the pages: while they do, the
+/// kernel lets nobody open the file who could use pages. Of what is only read nothing is kept back, so closing it is of
+/// interest only where programs lock (`locks.rs`). An append goes past the pages: from there, one that crosses the end of a
+/// page comes as two requests, and another client's append gets in between.
+pub(super) fn opened_new(how: How) -> OpenedFlags {
+    let mut opened = OpenedFlags::KEEP_CACHE;
+    opened.set(OpenedFlags::PARALLEL_DIRECT_WRITES, how.flags.contains(OpenFlags::DIRECT));
     opened.set(OpenedFlags::NOFLUSH, how.opener_if_unflushed.is_some());
     opened.set(OpenedFlags::DIRECT_IO, how.flags.contains(OpenFlags::APPEND));
+    opened
+}
+
+/// As [`opened_new`], for a file that was there, so that other clients may read it. What is only written goes past the
+/// kernel's pages: from there, this mount's readers get it before it is on the bricks, and another mount's would read the
+/// old content after them.
+fn opened(how: How) -> OpenedFlags {
+    let mut opened = opened_new(how);
+    opened.set(OpenedFlags::DIRECT_IO, !how.flags.contains(OpenFlags::READ) || how.flags.contains(OpenFlags::APPEND));
     opened
 }
 
@@ -131,7 +139,8 @@ impl Server {
     async fn read(&self, ctx: &Ctx, gfid: Gfid, fh: u64, offset: u64, size: u32) -> Result<Answer> {
         let fd = self.cache.opens.file(fh)?.fd();
         let size = size.min(MAX_IO_BYTES as u32);
-        Ok(Answer::Data(self.send(ctx, Read { gfid, fd, offset, size }).await?.data))
+        let read = Read { gfid, fd, offset, size };
+        Ok(Answer::Data(self.cache.pages.read(&*self.volume, ctx, read).await?.data))
     }
 
     async fn write(
@@ -158,7 +167,10 @@ impl Server {
             then: None,
         };
         self.changed();
-        let written = self.send(ctx, write).await?;
+        let written = match write.place {
+            Place::At(_) => self.cache.pages.write(&*self.volume, ctx, write).await?,
+            Place::End => self.send(ctx, write).await?,
+        };
         self.changed();
         Ok(Answer::Written(written.bytes))
     }

@@ -53,6 +53,9 @@ struct Slot {
     lacks: Lacks,
     /// Another client may have written since the kernel last dropped the file's pages.
     old_pages: bool,
+    /// The kernel has asked for the attributes, and has not been promised any since: what a GETATTR is answered it does not
+    /// take in if it is told to forget meanwhile, and a program goes on to read with the size of before.
+    asking: bool,
     /// Of a directory: its attributes as they were last seen, for who is in it when it has been removed.
     last: Option<Box<Iatt>>,
     /// A recall found that the kernel did not know the inode yet, although an answer with it was
@@ -105,6 +108,7 @@ impl Slot {
     fn cover(&mut self, promise: Promise, lacks: Lacks) {
         self.covered = promise == Promise::Covered;
         self.promised |= self.covered;
+        self.asking &= !self.covered;
         self.lacks = if self.covered { self.lacks | lacks } else { Lacks::empty() };
     }
 }
@@ -139,6 +143,7 @@ impl Table {
             promised: false,
             lacks: Lacks::empty(),
             old_pages: false,
+            asking: false,
             last: None,
             suspect: false,
             named: None,
@@ -355,9 +360,16 @@ impl Inodes {
         }
     }
 
+    /// The kernel's number for a file whose pages it can be told to drop: not while it may wait for the attributes.
+    pub(crate) fn with_pages(&self, gfid: Gfid) -> Option<u64> {
+        let table = self.table.lock();
+        let index = *table.by_gfid.get(&gfid)?;
+        let slot = &table.slots[index as usize];
+        (!slot.asking).then(|| node_id(index, slot))
+    }
+
     /// Counts a recall, and gives the node numbers of those of `gfids` that the kernel may know: of directories, and of
-    /// what it was promised attributes of. To tell it about others would be wrong: it drops the answer to a GETATTR that
-    /// is on its way then, and a program goes on to read with the size of before.
+    /// what it was promised attributes of. To tell it about others would be wrong: see `Slot::asking`.
     pub(crate) fn uncover(&self, gfids: &[Gfid]) -> Vec<(u64, Kind)> {
         let mut table = self.table.lock();
         self.recalls.fetch_add(1, Ordering::AcqRel);
@@ -397,6 +409,16 @@ impl Inodes {
         if let Some(index) = table.find(nodeid) {
             let slot = &mut table.slots[index];
             (slot.suspect, slot.named) = (true, None);
+        }
+    }
+
+    /// The kernel asks for the attributes. The answer is what it is to know: told to forget meanwhile, it would not take it
+    /// in.
+    pub(crate) fn asks_for_attributes(&self, nodeid: u64) {
+        let mut table = self.table.lock();
+        if let Some(index) = table.find(nodeid) {
+            let slot = &mut table.slots[index];
+            (slot.suspect, slot.asking) = (false, true);
         }
     }
 
@@ -524,6 +546,13 @@ mod tests {
         inodes.refresh(nodeid, Lacks::empty(), Promise::Now, inodes.moment());
         assert_eq!(inodes.uncover(&[A]), [(nodeid, Kind::File)], "it may believe the first answer still");
         assert_eq!(inodes.uncover(&[A]), []);
+        assert_eq!(inodes.with_pages(A), Some(nodeid));
+        inodes.asks_for_attributes(nodeid);
+        assert_eq!(inodes.with_pages(A), None, "nor to drop pages while it asks");
+        inodes.refresh(nodeid, Lacks::empty(), Promise::Now, inodes.moment());
+        assert_eq!(inodes.with_pages(A), None, "the answer may be on its way");
+        inodes.refresh(nodeid, Lacks::empty(), Promise::Covered, inodes.moment());
+        assert_eq!(inodes.with_pages(A), Some(nodeid));
     }
 
     #[test]

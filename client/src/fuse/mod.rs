@@ -14,6 +14,7 @@ mod inodes;
 mod locks;
 mod names;
 mod opens;
+mod pages;
 mod retries;
 mod second_walk;
 mod server;

@@ -13,7 +13,7 @@ use mortar_xlators::types::{AttrMask, Cover, Fd, Gfid, Name, OpenFlags, SYMLINK_
 use rustix::io::Errno;
 
 use super::convert;
-use super::files::{OpenGuard, opened};
+use super::files::{OpenGuard, opened_new};
 use super::inodes::{Moment, Place};
 use super::opens::Removing;
 use super::second_walk::Wanted;
@@ -284,6 +284,6 @@ impl Server {
             }
         };
         guard.disarm();
-        Ok(Answer::Created(entry, Opened { fh, flags: opened(how) }))
+        Ok(Answer::Created(entry, Opened { fh, flags: opened_new(how) }))
     }
 }

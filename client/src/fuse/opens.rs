@@ -217,6 +217,11 @@ impl Opens {
         }
     }
 
+    /// Whether the inode is open here.
+    pub(crate) fn is_open(&self, gfid: Gfid) -> bool {
+        self.files.lock().by_gfid.contains_key(&gfid)
+    }
+
     /// An open file of that inode which the bricks know: the way to an inode that may have lost its last name.
     pub(crate) fn fd_of(&self, gfid: Gfid) -> Option<Fd> {
         self.files.lock().of(gfid).find_map(|file| file.fd())

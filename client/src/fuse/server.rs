@@ -275,8 +275,7 @@ impl Handler for Server {
         let Request { header, op } = request;
         self.cache.asks(header.pid);
         if matches!(op, Op::Getattr { .. }) {
-            // The answer is what the kernel is to know. Told to forget meanwhile, it would not take it in.
-            self.cache.inodes.clear_suspect(header.nodeid);
+            self.cache.inodes.asks_for_attributes(header.nodeid);
         } else {
             self.cache.repeat_if_suspect(header.nodeid);
         }
@@ -348,14 +347,18 @@ fn is_of_inode(op: &Op) -> bool {
 
 /// Whether the kernel will ask for the attributes of the inode of this request again, as it knows that they change.
 fn makes_attributes_old(op: &Op) -> bool {
-    match op {
-        Op::Open { flags, .. } => flags.cast_signed() & libc::O_TRUNC != 0,
-        Op::Setattr(_) | Op::Write { .. } | Op::Fallocate { .. } | Op::CopyFileRange { .. } => true,
-        Op::Setxattr { .. } | Op::Removexattr { .. } => true,
-        Op::Create { .. } | Op::Mknod { .. } | Op::Mkdir { .. } | Op::Symlink { .. } | Op::Link { .. } => true,
-        Op::Unlink { .. } | Op::Rmdir { .. } | Op::Rename { .. } => true,
-        _ => false,
-    }
+    let inode = matches!(
+        op,
+        Op::Setattr(_)
+            | Op::Write { .. }
+            | Op::Fallocate { .. }
+            | Op::CopyFileRange { .. }
+            | Op::Setxattr { .. }
+            | Op::Removexattr { .. }
+    );
+    let made =
+        matches!(op, Op::Create { .. } | Op::Mknod { .. } | Op::Mkdir { .. } | Op::Symlink { .. } | Op::Link { .. });
+    inode || made || matches!(op, Op::Unlink { .. } | Op::Rmdir { .. } | Op::Rename { .. })
 }
 
 /// What a mount does not serve; the kernel does not ask again.

@@ -42,7 +42,7 @@ use crate::effect::{Effect, Target};
 use crate::error::Result;
 use crate::fop::Fop;
 use crate::reply::Reply;
-use crate::types::{ClientId, Cover, Fd, Gfid};
+use crate::types::{ClientId, Cover, Fd, Gfid, LeaseMode};
 use crate::xlator::{Health, Subvol, Upcall, Xlator, answer};
 
 /// The top of a client's graph.
@@ -174,13 +174,13 @@ impl Cache {
 }
 
 impl Upcall for Books {
-    fn uncover<'a>(&'a self, objects: &'a [Gfid]) -> BoxFuture<'a, ()> {
+    fn uncover<'a>(&'a self, objects: &'a [Gfid], wanted: LeaseMode) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             self.recalls.fetch_add(1, Ordering::AcqRel);
             self.attrs.forget(objects);
             self.names.forget(objects);
             self.hand_over_last(self.files.disown(objects)).await;
-            self.above.uncover(objects).await;
+            self.above.uncover(objects, wanted).await;
         })
     }
 

@@ -46,6 +46,8 @@ pub(super) struct Entry {
     pub(super) recalled: Option<LeaseMode>,
     /// A recall came since it began to be given back, perhaps for a grant that came since, too.
     pub(super) recalled_again: bool,
+    /// The last fop under it has ended, and the copies are being told: it takes no pin at all.
+    pub(super) returning: bool,
     /// A request for it is under way.
     pub(super) asking: bool,
     /// Recalls of grants whose answer we have not seen yet.
@@ -75,6 +77,7 @@ impl Entry {
             lost: false,
             recalled: None,
             recalled_again: false,
+            returning: false,
             asking: false,
             early: Vec::new(),
             gone: false,

@@ -65,8 +65,8 @@ impl Replicate {
 
     /// Give back recalled leases. Answers those that have to be given back once more.
     async fn give_back(&self, gfids: &[Gfid]) -> Vec<Gfid> {
-        self.cache.begin_return(gfids);
-        self.upcall.uncover(gfids).await;
+        let wanted = self.cache.begin_return(gfids);
+        self.upcall.uncover(gfids, wanted).await;
         for &gfid in gfids {
             while let Some(change) = self.cache.drained(gfid) {
                 change.await;

@@ -167,7 +167,8 @@ impl Cache {
             if held && (entry.lost || entry.recalled.is_some() && holding != up) {
                 return Wanted::Gone;
             }
-            if holding == up && (entry.recalled.is_none() || turn == Turn::Last || held) {
+            let last = turn == Turn::Last && !entry.returning;
+            if holding == up && (entry.recalled.is_none() || last || held) {
                 return Wanted::Pinned(self.pin(gfid, entry, mode));
             }
             if entry.recalled.is_some() {
@@ -426,14 +427,20 @@ impl Cache {
     pub(super) fn drained(&self, gfid: Gfid) -> Option<OwnedNotified> {
         let mut shard = self.shard(gfid);
         let entry = shard.peek_mut(&gfid)?;
-        (entry.pins > 0).then(|| entry.wait())
+        entry.returning = entry.pins == 0;
+        (!entry.returning).then(|| entry.wait())
     }
 
-    /// These are on their way back from here on: a recall that comes later is answered by another round.
-    pub(super) fn begin_return(&self, gfids: &[Gfid]) {
-        for &gfid in gfids {
-            self.with(gfid, |entry| entry.recalled_again = false);
-        }
+    /// These are on their way back from here on: a recall that comes later is answered by another round. Says what
+    /// others may want of them.
+    pub(super) fn begin_return(&self, gfids: &[Gfid]) -> LeaseMode {
+        let begin = |&gfid: &Gfid| {
+            self.with(gfid, |entry| {
+                (entry.recalled_again, entry.returning) = (false, false);
+                entry.recalled.unwrap_or(LeaseMode::Exclusive)
+            })
+        };
+        gfids.iter().filter_map(begin).max().unwrap_or(LeaseMode::Exclusive)
     }
 
     /// What to tell `copy` of leases that are given back.
@@ -476,7 +483,7 @@ impl Cache {
                     (entry.accused, entry.blamed) = (Accused::default(), Accused::default());
                 }
                 entry.unsettled = false;
-                entry.recalled = None;
+                (entry.recalled, entry.returning) = (None, false);
                 entry.wake();
                 false
             })
@@ -569,6 +576,25 @@ mod tests {
         assert_eq!(cache.recall(1, OBJECT, Epoch(7), LeaseMode::Exclusive), Recalled::Noted);
         let (_, recalled, disowned) = cache.asked(OBJECT, LeaseMode::Exclusive, &grants([6, 7, 8]), all);
         assert_eq!((recalled, disowned), (Recalled::GiveBack, vec![]));
+    }
+
+    /// A copy may have it back already: what ran under it now would be done by some and refused by others.
+    #[test]
+    fn a_lease_takes_its_last_pins_before_the_copies_are_told() {
+        let (cache, all) = (cache(), CopySet::first(3));
+        let want = |turn| cache.want(OBJECT, LeaseMode::Exclusive, all, turn);
+        assert!(matches!(want(Turn::Waits), Wanted::Ask { .. }));
+        let (pin, ..) = cache.asked(OBJECT, LeaseMode::Exclusive, &grants([5, 6, 7]), all);
+        cache.unpin(&pin.expect("granted"), &Outcome::default());
+        assert_eq!(cache.recall(0, OBJECT, Epoch(5), LeaseMode::Shared), Recalled::GiveBack);
+        assert_eq!(cache.begin_return(&[OBJECT]), LeaseMode::Shared);
+        let Wanted::Pinned(last) = want(Turn::Last) else { panic!("refused") };
+        assert!(cache.drained(OBJECT).is_some());
+        cache.unpin(&last, &Outcome::default());
+        assert!(cache.drained(OBJECT).is_none());
+        assert!(matches!(want(Turn::Last), Wanted::Gone));
+        assert_eq!(cache.end_return(&[OBJECT]), vec![]);
+        assert!(matches!(want(Turn::Waits), Wanted::Pinned(_)));
     }
 
     #[test]

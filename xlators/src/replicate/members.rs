@@ -9,6 +9,7 @@ use futures::future::join_all;
 use super::Replicate;
 use super::copies::CopySet;
 use crate::fop::{Backlog, LEASE_OBJECTS_MAX};
+use crate::types::LeaseMode;
 use crate::xlator::Health;
 
 /// The lease term of a brick.
@@ -79,7 +80,7 @@ impl Replicate {
             tracing::warn!(set = self.name, leases = unfounded.len(), "leases are no longer vouched for by a quorum");
         }
         for gfids in unfounded.chunks(LEASE_OBJECTS_MAX) {
-            self.upcall.uncover(gfids).await;
+            self.upcall.uncover(gfids, LeaseMode::Exclusive).await;
         }
     }
 

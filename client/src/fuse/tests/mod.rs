@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use mortar_xlators::fop::{Getattr, Lookup, Open, Release};
-use mortar_xlators::types::{ClientId, Gfid};
+use mortar_xlators::fop::{self, Getattr, Lookup, Open, Release};
+use mortar_xlators::types::{ClientId, Gfid, LeaseMode};
 use mortar_xlators::xlator::{Subvol, Upcall};
 use rustix::fs::{AtFlags, CWD, RenameFlags, StatxFlags, Timestamps, XattrFlags};
 
@@ -28,7 +28,7 @@ struct Story<'a> {
 
 impl Story<'_> {
     fn recall(&self, gfids: &[Gfid]) {
-        self.runtime.block_on(self.cache.uncover(gfids));
+        self.runtime.block_on(self.cache.uncover(gfids, LeaseMode::Exclusive));
     }
 
     fn lookups(&self) -> u32 {
@@ -307,6 +307,35 @@ fn large_files_and_mappings_work() {
         let copied = story.at.join("copy");
         fs::copy(&path, &copied).unwrap();
         assert_eq!(fs::read(&copied).unwrap(), content);
+    });
+}
+
+/// Another mount reads the old content until then: who has read the new one here would see it go back.
+#[test]
+fn what_is_only_written_is_not_read_before_the_bricks_have_it() {
+    with_mount(|story| {
+        let path = story.at.join("f");
+        fs::write(&path, b"old").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        let before = story.volume.asked(kind_of::<fop::Write>());
+        let reader = fs::File::open(&path).unwrap();
+        story.volume.writes_wait.send_replace(true);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+                file.write_all_at(b"new", 0).unwrap();
+            });
+            while story.volume.asked(kind_of::<fop::Write>()) == before {
+                std::thread::yield_now();
+            }
+            let mut seen = [0; 3];
+            let read = reader.read_exact_at(&mut seen, 0);
+            story.volume.writes_wait.send_replace(false);
+            writer.join().unwrap();
+            read.unwrap();
+            assert_eq!(&seen, b"old");
+        });
+        assert_eq!(fs::read(&path).unwrap(), b"new");
     });
 }
 

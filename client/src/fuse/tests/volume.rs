@@ -46,6 +46,8 @@ pub(super) struct MemoryVolume {
     pub(super) made: AtomicU32,
     /// So many names are removed by another client as soon as they have been found.
     pub(super) removed: AtomicU32,
+    /// Writes wait while this says so, as if another client had to give a lease back.
+    pub(super) writes_wait: watch::Sender<bool>,
     /// The number of the last request that came as far as this; a mount numbers all that it gets.
     pub(super) last: AtomicU64,
 }
@@ -164,6 +166,7 @@ impl MemoryVolume {
             replaced: AtomicU32::new(0),
             made: AtomicU32::new(0),
             removed: AtomicU32::new(0),
+            writes_wait: watch::Sender::new(false),
             last: AtomicU64::new(0),
         })
     }
@@ -384,6 +387,13 @@ impl Xlator for MemoryVolume {
         self.last.fetch_max(ctx.id, Ordering::Relaxed);
         *state.asked.entry(fop.kind()).or_default() += 1;
         self.disturb(&mut state, &fop);
+        if matches!(fop, Fop::Write(_)) && *self.writes_wait.borrow() {
+            return Box::pin(async move {
+                // The sender lives as long as the volume.
+                let _ = self.writes_wait.subscribe().wait_for(|wait| !wait).await;
+                self.answer_names(&mut self.state.lock(), fop).map_err(FopError::from)
+            });
+        }
         let answer = self.answer_names(&mut state, fop).map_err(FopError::from);
         Box::pin(std::future::ready(answer))
     }

@@ -84,7 +84,6 @@ bitflags! {
     pub(crate) struct InitFlags: u64 {
         const ASYNC_READ = 1 << 0;
         const POSIX_LOCKS = 1 << 1;
-        const ATOMIC_O_TRUNC = 1 << 3;
         const EXPORT_SUPPORT = 1 << 4;
         const BIG_WRITES = 1 << 5;
         const DONT_MASK = 1 << 6;

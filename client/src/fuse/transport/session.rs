@@ -33,9 +33,9 @@ pub(crate) struct SessionOptions {
 }
 
 /// What every mount asks for. Never `WRITEBACK_CACHE`: with it the kernel owns sizes and times,
-/// which other clients change. Never what we do not serve.
+/// which other clients change. Never `ATOMIC_O_TRUNC`: with it a program that runs is cut before the kernel finds that
+/// it is busy. Never what we do not serve.
 const ALWAYS: InitFlags = InitFlags::ASYNC_READ
-    .union(InitFlags::ATOMIC_O_TRUNC)
     .union(InitFlags::EXPORT_SUPPORT)
     .union(InitFlags::BIG_WRITES)
     .union(InitFlags::AUTO_INVAL_DATA)

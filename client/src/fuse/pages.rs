@@ -1,0 +1,149 @@
+//! The pages of files that the kernel has, and how they are dropped where another client may write.
+//!
+//! A `read` needs none of this: the kernel asks for the attributes first, and drops the pages of a file that has changed. A
+//! mapping asks for nothing. So the pages of a file that is open here (every mapping keeps it open) go before the lease
+//! does, and what was written through a mapping under an exclusive lease is handed over with them. What is written through a
+//! mapping while other clients read the file is on the bricks after msync, and may take the rest of its page with it: the
+//! kernel does not tell us of a page that is about to be written to.
+//!
+//! The kernel waits for pages that are being read or written, and those requests for us: while pages are being dropped,
+//! they run under the lease that is on its way back. A write that waits for a lease that is not held may have its page
+//! locked as long as it waits, perhaps for the client that recalls this one: then nobody waits for the kernel, which goes
+//! on dropping.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::future::join_all;
+use mortar_xlators::ctx::Ctx;
+use mortar_xlators::error::{FopError, Result};
+use mortar_xlators::fop::{Read, Write};
+use mortar_xlators::reply::{Data, Written};
+use mortar_xlators::types::Gfid;
+use mortar_xlators::xlator::Xlator;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::transport::notify::{Notifier, Stale};
+
+/// How long a lease waits for pages to be dropped: enough to hand over some megabytes that were written through a mapping,
+/// well below the time after which a brick fences.
+const PAGES_TIME: Duration = Duration::from_millis(500);
+
+/// What stands in the way of dropping the pages of a file, and who drops them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Busy {
+    dropping: u32,
+    /// Writes that may wait for a lease.
+    writing: u32,
+}
+
+/// Files with pages that are being dropped or written.
+#[derive(Debug, Default)]
+pub(crate) struct Pages {
+    busy: Mutex<HashMap<Gfid, Busy, foldhash::fast::RandomState>>,
+    /// How many files' pages are being dropped, to be looked at without the lock.
+    dropping: AtomicUsize,
+    /// A write begins to wait for a lease although pages of the file are being dropped.
+    in_the_way: Notify,
+}
+
+/// Pages of this file are being dropped until this is.
+#[derive(Debug)]
+struct Dropping<'a>(&'a Pages, Gfid);
+
+/// A write may wait for a lease until this is dropped.
+#[derive(Debug)]
+struct Writing<'a>(&'a Pages, Gfid);
+
+impl Pages {
+    fn change(&self, gfid: Gfid, change: impl FnOnce(&mut Busy)) {
+        let mut files = self.busy.lock();
+        let busy = files.entry(gfid).or_default();
+        change(busy);
+        if (busy.dropping, busy.writing) == (0, 0) {
+            files.remove(&gfid);
+        }
+    }
+
+    fn begin_dropping(&self, gfid: Gfid) -> Dropping<'_> {
+        self.dropping.fetch_add(1, Ordering::AcqRel);
+        self.change(gfid, |busy| busy.dropping += 1);
+        Dropping(self, gfid)
+    }
+
+    fn are_dropped(&self, gfid: Gfid) -> bool {
+        self.dropping.load(Ordering::Acquire) > 0 && self.busy.lock().get(&gfid).is_some_and(|busy| busy.dropping > 0)
+    }
+
+    fn are_written(&self, gfid: Gfid) -> bool {
+        self.busy.lock().get(&gfid).is_some_and(|busy| busy.writing > 0)
+    }
+
+    /// Has the kernel drop the pages of these files, by its numbers for them.
+    pub(super) async fn forget(&self, notifier: &Notifier, files: &[(Gfid, u64)]) {
+        let forgotten = files.iter().map(|&(gfid, nodeid)| self.forget_one(notifier.clone(), gfid, nodeid));
+        let _ = tokio::time::timeout(PAGES_TIME, join_all(forgotten)).await;
+    }
+
+    async fn forget_one(&self, notifier: Notifier, gfid: Gfid, nodeid: u64) {
+        let _dropping = self.begin_dropping(gfid);
+        let mut dropped = tokio::task::spawn_blocking(move || {
+            // Nothing is owed if the kernel has forgotten the inode.
+            let _ = notifier.inval_inode(nodeid, Stale::Data { offset: 0, length: 0 });
+        });
+        loop {
+            let in_the_way = self.in_the_way.notified();
+            tokio::pin!(in_the_way);
+            in_the_way.as_mut().enable();
+            if self.are_written(gfid) {
+                return;
+            }
+            tokio::select! {
+                _ = &mut dropped => return,
+                () = in_the_way => {}
+            }
+        }
+    }
+
+    /// Reads what the kernel wants to have in its pages.
+    pub(super) async fn read(&self, volume: &dyn Xlator, ctx: &Ctx, read: Read) -> Result<Data> {
+        if self.are_dropped(read.gfid) {
+            match volume.send(&ctx.last(), read.clone()).await {
+                Err(FopError::Fenced) => {}
+                answer => return answer,
+            }
+        }
+        volume.send(ctx, read).await
+    }
+
+    /// Writes what may be in the kernel's pages already.
+    pub(super) async fn write(&self, volume: &dyn Xlator, ctx: &Ctx, write: Write) -> Result<Written> {
+        if self.are_dropped(write.gfid) {
+            match volume.send(&ctx.last(), write.clone()).await {
+                Err(FopError::Fenced) => {}
+                answer => return answer,
+            }
+        }
+        self.change(write.gfid, |busy| busy.writing += 1);
+        let _writing = Writing(self, write.gfid);
+        if self.dropping.load(Ordering::Acquire) > 0 {
+            self.in_the_way.notify_waiters();
+        }
+        volume.send(ctx, write).await
+    }
+}
+
+impl Drop for Dropping<'_> {
+    fn drop(&mut self) {
+        self.0.change(self.1, |busy| busy.dropping -= 1);
+        self.0.dropping.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.0.change(self.1, |busy| busy.writing -= 1);
+    }
+}
