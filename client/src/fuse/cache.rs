@@ -176,13 +176,17 @@ impl KernelCache {
         unseen
     }
 
-    /// Drops the pages of those of these files that are open here.
-    async fn drop_pages(&self, attached: &Attached, objects: &[Gfid]) {
-        let open = objects.iter().filter(|gfid| self.opens.is_open(**gfid));
-        let files: Vec<_> = open.filter_map(|gfid| Some((*gfid, self.inodes.with_pages(*gfid)?))).collect();
-        if !files.is_empty() {
-            self.pages.forget(&attached.notifier, &files).await;
+    /// Takes out of `known` the files that are open here, whose pages are to go with their attributes.
+    fn take_open(&self, objects: &[Gfid], known: &mut Vec<(u64, Kind)>) -> Vec<(Gfid, u64)> {
+        let mut taken = Vec::new();
+        for gfid in objects.iter().filter(|gfid| self.opens.is_open(**gfid)) {
+            let Some(nodeid) = self.inodes.with_pages(*gfid) else { continue };
+            if let Some(at) = known.iter().position(|known| *known == (nodeid, Kind::File)) {
+                known.swap_remove(at);
+                taken.push((*gfid, nodeid));
+            }
         }
+        taken
     }
 
     /// Tells the kernel again of inodes that it did not know although they were answered: the answers are on their
@@ -212,13 +216,14 @@ impl KernelCache {
 impl Upcall for KernelCache {
     fn uncover<'a>(&'a self, objects: &'a [Gfid], wanted: LeaseMode) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            let known = self.inodes.uncover(objects);
+            let mut known = self.inodes.uncover(objects);
             let Some(attached) = self.attached.get() else {
                 return;
             };
+            let open = if wanted == LeaseMode::Exclusive { self.take_open(objects, &mut known) } else { Vec::new() };
             let unseen = self.forget(attached, &known);
-            if wanted == LeaseMode::Exclusive {
-                self.drop_pages(attached, objects).await;
+            if !open.is_empty() {
+                self.pages.forget(&attached.notifier, &open).await;
             }
             if self.opens.any_deferred()
                 && let Some(volume) = attached.volume.upgrade()

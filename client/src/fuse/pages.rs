@@ -81,29 +81,40 @@ impl Pages {
         self.busy.lock().get(&gfid).is_some_and(|busy| busy.writing > 0)
     }
 
-    /// Has the kernel drop the pages of these files, by its numbers for them.
+    /// Has the kernel forget the attributes and the pages of these files, by its numbers for them.
+    ///
+    /// Both at once: the kernel does not take in the answer to a GETATTR that it sent before it was told to forget, and a
+    /// program would go on to read with the size of before.
     pub(super) async fn forget(&self, notifier: &Notifier, files: &[(Gfid, u64)]) {
-        let forgotten = files.iter().map(|&(gfid, nodeid)| self.forget_one(notifier.clone(), gfid, nodeid));
-        let _ = tokio::time::timeout(PAGES_TIME, join_all(forgotten)).await;
+        join_all(files.iter().map(|&(gfid, nodeid)| self.forget_one(notifier, gfid, nodeid))).await;
     }
 
-    async fn forget_one(&self, notifier: Notifier, gfid: Gfid, nodeid: u64) {
+    async fn forget_one(&self, notifier: &Notifier, gfid: Gfid, nodeid: u64) {
         let _dropping = self.begin_dropping(gfid);
-        let mut dropped = tokio::task::spawn_blocking(move || {
-            // Nothing is owed if the kernel has forgotten the inode.
-            let _ = notifier.inval_inode(nodeid, Stale::Data { offset: 0, length: 0 });
+        let mut dropped = tokio::task::spawn_blocking({
+            let notifier = notifier.clone();
+            move || {
+                // Nothing is owed if the kernel has forgotten the inode.
+                let _ = notifier.inval_inode(nodeid, Stale::Data { offset: 0, length: 0 });
+            }
         });
-        loop {
-            let in_the_way = self.in_the_way.notified();
-            tokio::pin!(in_the_way);
-            in_the_way.as_mut().enable();
-            if self.are_written(gfid) {
-                return;
+        let all_dropped = async {
+            loop {
+                let in_the_way = self.in_the_way.notified();
+                tokio::pin!(in_the_way);
+                in_the_way.as_mut().enable();
+                if self.are_written(gfid) {
+                    return false;
+                }
+                tokio::select! {
+                    _ = &mut dropped => return true,
+                    () = in_the_way => {}
+                }
             }
-            tokio::select! {
-                _ = &mut dropped => return,
-                () = in_the_way => {}
-            }
+        };
+        if tokio::time::timeout(PAGES_TIME, all_dropped).await != Ok(true) {
+            // Nobody knows whether the other thread has come as far as this.
+            let _ = notifier.inval_inode(nodeid, Stale::Attributes);
         }
     }
 
