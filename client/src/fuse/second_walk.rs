@@ -146,6 +146,9 @@ impl Server {
         wanted: Wanted,
     ) -> Result<Option<Answer>> {
         let iatt = &found.iatt;
+        if iatt.kind == Kind::Dir {
+            return Err(Errno::ISDIR.into());
+        }
         match self.may_open_found(ctx, place.parent, iatt, wanted).await? {
             May::Yes => {}
             May::No => return Err(Errno::ACCESS.into()),
