@@ -1,12 +1,12 @@
 //! New names for files: on the subvolume that the name belongs to, unless that is nearly full.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::ctx::Ctx;
 use crate::distribute::Core;
 use crate::distribute::hold::Reach;
 use crate::distribute::linkto::Owner;
-use crate::distribute::lookup::PATIENCE;
 use crate::distribute::memory::{Hint, Place};
 use crate::distribute::merge;
 use crate::distribute::sets::as_ourselves;
@@ -14,6 +14,11 @@ use crate::error::{Errno, FopError, Result};
 use crate::fop::{Create, Link, Lookup, Mknod, Only, Operation, Symlink, Unlink};
 use crate::reply::Made;
 use crate::types::{Cover, Gfid, Kind, Time};
+
+/// How long what is made in a directory waits for a part of it that is missing: until somebody who is making the directory
+/// has made that, too, or until a lookup has mended it.
+pub(super) const PATIENCE: [Duration; 3] =
+    [Duration::from_millis(20), Duration::from_millis(80), Duration::from_millis(200)];
 
 impl Core {
     /// The subvolume that a new name belongs to.

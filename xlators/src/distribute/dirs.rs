@@ -8,8 +8,10 @@ use bytes::Bytes;
 
 use crate::ctx::Ctx;
 use crate::distribute::Core;
+use crate::distribute::create::PATIENCE;
+use crate::distribute::hold::{FENCES_MAX, Grip, Hold, Reach};
 use crate::distribute::layout::{self, Layout, Share};
-use crate::distribute::lookup::PATIENCE;
+use crate::distribute::lookup::Named;
 use crate::distribute::memory::{Hint, Place};
 use crate::distribute::merge;
 use crate::distribute::sets::{Answers, as_ourselves};
@@ -55,12 +57,17 @@ impl Views {
     }
 
     /// Some subvolume gave no answer.
-    pub(super) fn is_partial(&self) -> bool {
+    fn is_partial(&self) -> bool {
         self.layout.is_partial()
     }
 
+    /// Nothing has to be mended, or nothing can be.
+    pub(super) fn are_enough(&self) -> bool {
+        self.fit_together() || self.is_partial()
+    }
+
     /// Nothing has to be mended.
-    pub(super) fn fit_together(&self) -> bool {
+    fn fit_together(&self) -> bool {
         let authority = &self.authority.1.iatt;
         self.layout.is_sound() && !self.others.iter().any(|(_, view)| merge::disagree(authority, &view.iatt))
     }
@@ -179,70 +186,83 @@ fn set_layout(gfid: Gfid, RawLayout(bytes): RawLayout) -> Setxattr {
 
 // How directories are made.
 impl Core {
-    /// The subvolume that the name belongs to decides who makes it; then the others follow at once.
+    /// The directory that it is in stands still meanwhile: nobody finds the new one on some subvolumes only.
     pub(super) async fn mkdir(&self, ctx: &Ctx, mkdir: Mkdir) -> Result<Made> {
-        let lookup = Lookup { parent: mkdir.parent, name: mkdir.name.clone() };
-        let hashed = self.set_for_new(ctx, &lookup).await?;
         self.sets.need_all()?;
         let gfid = mkdir.birth.gfid;
         let layout = layout::assign(gfid, self.sets.order(), self.volume_commit(ctx).await?);
-        let part =
-            |set: usize| Mkdir { layout: Some(layout.shares()[set].to_raw()), mds: set == hashed, ..mkdir.clone() };
-        let mut made = self.make_new(ctx, &lookup, hashed, part(hashed)).await?;
-        made.iatt = merge::shown(made.iatt);
-        made.parent = merge::shown(made.parent);
-        let parts = self.sets.others(hashed).map(|set| (set, part(set)));
-        let mut failed = Vec::new();
-        for (set, answer) in self.sets.ask_each(ctx, parts).await {
-            match answer {
-                Ok(other) => add_part(&mut made, &other),
-                Err(error) => failed.push((set, error)),
-            }
-        }
-        for (set, error) in failed {
-            match self.make_part_again(ctx, &lookup, set, &part(set), error).await {
-                Ok(other) => other.iter().for_each(|other| add_part(&mut made, other)),
-                Err(error) => {
-                    self.unmake_directory(ctx, &lookup, gfid, hashed, mkdir.birth.when).await;
-                    return Err(error);
+        let (mut fences, mut pauses) = (0, PATIENCE.iter());
+        let made = loop {
+            let hold = self.hold(ctx, &[mkdir.parent], &Reach::of(self.sets.all())).await?;
+            let made = self.mkdir_held(&hold, &mkdir, &layout).await;
+            drop(hold);
+            match made {
+                Err(FopError::Fenced) if fences < FENCES_MAX => fences += 1,
+                Err(error) if error.is_absent() => {
+                    let Some(pause) = pauses.next() else { return Err(error) };
+                    self.memory.layouts.remove(&mkdir.parent);
+                    self.layout(ctx, mkdir.parent).await?;
+                    tokio::time::sleep(*pause).await;
                 }
+                answer => break answer?,
             }
-        }
+        };
         self.remember_layout(gfid, &Arc::new(layout));
         self.memory.places.put(gfid, Place::Everywhere);
         self.memory.set_hint(mkdir.parent, &mkdir.name, Hint::Directory(gfid));
         Ok(made)
     }
 
-    /// A part could not be made at first. Somebody who mended the directory may have made it; what a dead client left
-    /// under this name is cleared away if it is empty; the parent may be in the making.
-    async fn make_part_again(
-        &self,
-        ctx: &Ctx,
-        lookup: &Lookup,
-        set: usize,
-        part: &Mkdir,
-        error: FopError,
-    ) -> Result<Option<Made>> {
-        let mut error = error;
-        for pause in PATIENCE {
-            match error {
-                FopError::Refused(Errno::EXIST) => match self.sets.ask(ctx, set, lookup.clone()).await?.found {
-                    Some(found) if found.iatt.gfid == part.birth.gfid && found.iatt.kind == Kind::Dir => {
-                        return Ok(None);
-                    }
-                    Some(found) => self.clear_stray(ctx, lookup, set, &found).await?,
-                    None => {}
-                },
-                _ if error.is_absent() => tokio::time::sleep(pause).await,
-                _ => return Err(error),
-            }
-            match self.sets.ask(ctx, set, part.clone()).await {
-                Ok(made) => return Ok(Some(made)),
-                Err(again) => error = again,
+    /// The subvolume that the name belongs to decides who makes it; then the others follow at once, or all goes back.
+    async fn mkdir_held(&self, hold: &Hold<'_>, mkdir: &Mkdir, layout: &Layout) -> Result<Made> {
+        let ctx = &hold.ctx;
+        let lookup = Lookup { parent: mkdir.parent, name: mkdir.name.clone() };
+        let hashed = self.set_for_new(ctx, &lookup).await?;
+        let part =
+            |set: usize| Mkdir { layout: Some(layout.shares()[set].to_raw()), mds: set == hashed, ..mkdir.clone() };
+        let mut made = self.make_first_part(hold, &lookup, hashed, &part(hashed)).await?;
+        made.iatt = merge::shown(made.iatt);
+        made.parent = merge::shown(made.parent);
+        let parts = self.sets.others(hashed).map(|set| (set, part(set)));
+        for (set, answer) in self.sets.ask_each(ctx, parts).await {
+            let answer = match answer {
+                Err(FopError::Refused(Errno::EXIST)) => self.make_part_again(ctx, &lookup, set, part(set)).await,
+                answer => answer,
+            };
+            match answer {
+                Ok(other) => add_part(&mut made, &other),
+                Err(error) => {
+                    self.unmake_directory(ctx, &lookup, mkdir.birth.gfid, hashed, mkdir.birth.when).await;
+                    return Err(error);
+                }
             }
         }
-        Err(if error == FopError::Refused(Errno::EXIST) { Errno::IO.into() } else { error })
+        Ok(made)
+    }
+
+    /// In spite of what a dead client left there. So it is with what this mkdir left itself when its leases were lost.
+    async fn make_first_part(&self, hold: &Hold<'_>, lookup: &Lookup, hashed: usize, part: &Mkdir) -> Result<Made> {
+        let ctx = &hold.ctx;
+        match self.sets.ask(ctx, hashed, part.clone()).await {
+            Err(FopError::Refused(Errno::EXIST)) => {}
+            answer => return answer,
+        }
+        match self.resolve(ctx, lookup, Grip::Held(hold)).await?.named {
+            Named::Absent(_) => {}
+            named if named.gfid() == Some(part.birth.gfid) => {
+                self.unmake_directory(ctx, lookup, part.birth.gfid, hashed, part.birth.when).await;
+            }
+            _ => return Err(Errno::EXIST.into()),
+        }
+        self.sets.ask(ctx, hashed, part.clone()).await
+    }
+
+    /// What has the name on a subvolume that does not decide about it was left there.
+    async fn make_part_again(&self, ctx: &Ctx, lookup: &Lookup, set: usize, part: Mkdir) -> Result<Made> {
+        if let Some(found) = self.sets.ask(ctx, set, lookup.clone()).await?.found {
+            self.clear_stray(ctx, lookup, set, &found).await?;
+        }
+        self.sets.ask(ctx, set, part).await
     }
 
     /// Remove what has the name on a subvolume where nobody can see it: a link file, or an empty directory.

@@ -119,6 +119,10 @@ pub(super) struct Hold<'a> {
 }
 
 impl Hold<'_> {
+    pub(super) fn has(&self, directory: Gfid) -> bool {
+        self.directories.contains(&directory)
+    }
+
     pub(super) fn is_whole(&self) -> bool {
         self.held.0.len() == self.core.sets.count()
     }
@@ -186,6 +190,8 @@ pub(super) enum Attempt<T> {
     Done(T),
     /// Nothing was done: the directories must be held on this subvolume, too, or on all.
     Beyond(Option<usize>),
+    /// Nothing was done: this directory must be held, too, and all of them on all subvolumes.
+    With(Gfid),
 }
 
 /// What stands still while a name is looked at.
@@ -217,5 +223,10 @@ impl Grip<'_> {
     /// What does not fit together now will not do so later: it is left over.
     pub(super) fn is_whole(self) -> bool {
         matches!(self, Self::Held(hold) if hold.is_whole())
+    }
+
+    /// As [`Self::is_whole`], and this directory stands still, too.
+    pub(super) fn is_whole_of(self, directory: Gfid) -> bool {
+        matches!(self, Self::Held(hold) if hold.is_whole() && hold.has(directory))
     }
 }

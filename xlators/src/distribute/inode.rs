@@ -4,6 +4,7 @@ use futures::future::BoxFuture;
 
 use crate::ctx::Ctx;
 use crate::distribute::Core;
+use crate::distribute::hold::{FENCES_MAX, Reach};
 use crate::distribute::memory::Place;
 use crate::distribute::merge;
 use crate::error::{Errno, FopError, Result};
@@ -75,9 +76,9 @@ impl Core {
     async fn on_directory(&self, ctx: &Ctx, fop: Fop) -> Result<Reply> {
         Ok(match fop {
             Fop::Getattr(fop) => Reply::Getattr(self.getattr_directory(ctx, fop).await?),
-            Fop::Setattr(fop) => Reply::Setattr(self.change_directory(ctx, fop).await?),
-            Fop::Setxattr(fop) => Reply::Setxattr(self.change_directory(ctx, fop).await?),
-            Fop::Removexattr(fop) => Reply::Removexattr(self.change_directory(ctx, fop).await?),
+            Fop::Setattr(fop) => Reply::Setattr(self.change_directory(ctx, fop.gfid, fop).await?),
+            Fop::Setxattr(fop) => Reply::Setxattr(self.change_directory(ctx, fop.gfid, fop).await?),
+            Fop::Removexattr(fop) => Reply::Removexattr(self.change_directory(ctx, fop.gfid, fop).await?),
             Fop::Getxattr(fop) => Reply::Getxattr(self.ask_one(ctx, fop.gfid, &fop).await?),
             Fop::Listxattr(fop) => Reply::Listxattr(self.ask_one(ctx, fop.gfid, &fop).await?),
             Fop::Fsync(fop) => {
@@ -115,9 +116,34 @@ impl Core {
         Ok(if all { found } else { Found { cover: Cover::empty(), ..found } })
     }
 
-    /// A change of a directory is made on all subvolumes, or refused while one cannot hear it.
-    async fn change_directory<O: Operation<Reply = Changed> + Clone>(&self, ctx: &Ctx, fop: O) -> Result<Changed> {
+    /// A change of a directory is made on all subvolumes, or refused while one cannot hear it. The directory stands still
+    /// meanwhile, so that two who change it at once do so in one order everywhere.
+    async fn change_directory<O: Operation<Reply = Changed> + Clone>(
+        &self,
+        ctx: &Ctx,
+        gfid: Gfid,
+        fop: O,
+    ) -> Result<Changed> {
         self.sets.need_all()?;
+        if self.sets.count() == 1 {
+            return self.change_parts(ctx, fop).await;
+        }
+        let mut fences = 0;
+        loop {
+            let changed = match self.hold(ctx, &[gfid], &Reach::of(self.sets.all())).await {
+                Ok(hold) => self.change_parts(&hold.ctx, fop.clone()).await,
+                // A part is missing: the others are changed all the same.
+                Err(error) if error.is_absent() => return self.change_parts(ctx, fop).await,
+                Err(error) => Err(error),
+            };
+            match changed {
+                Err(FopError::Fenced) if fences < FENCES_MAX => fences += 1,
+                answer => return answer,
+            }
+        }
+    }
+
+    async fn change_parts<O: Operation<Reply = Changed> + Clone>(&self, ctx: &Ctx, fop: O) -> Result<Changed> {
         let mut changed: Option<Changed> = None;
         let mut missing = None;
         for (_, answer) in self.sets.ask_all(ctx, &fop).await {

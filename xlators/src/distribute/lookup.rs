@@ -7,12 +7,12 @@
 //!
 //! Invariant: a subvolume that does not answer never makes a name absent.
 
-use std::time::Duration;
+use smallvec::{SmallVec, smallvec};
 
 use crate::ctx::Ctx;
 use crate::distribute::Core;
 use crate::distribute::dirs::Views;
-use crate::distribute::hold::{FENCES_MAX, Grip, Reach};
+use crate::distribute::hold::{FENCES_MAX, Grip, Hold, Reach};
 use crate::distribute::memory::{Hint, Place};
 use crate::distribute::sets::Answers;
 use crate::error::{Errno, FopError, Result};
@@ -22,11 +22,6 @@ use crate::types::{Cover, Gfid, Kind};
 
 /// How often what does not fit together is looked at before its directory is held still for that.
 const LOOKS: usize = 2;
-
-/// How long somebody else gets to finish making a directory on all subvolumes, before what does not fit together is taken
-/// for what a dead client left behind.
-pub(super) const PATIENCE: [Duration; 3] =
-    [Duration::from_millis(20), Duration::from_millis(80), Duration::from_millis(200)];
 
 /// What a name leads to.
 #[derive(Debug)]
@@ -39,6 +34,26 @@ pub(super) enum Named {
     File(usize, Box<Found>),
     /// Only seen with the directory held on this subvolume, too, or on all.
     Beyond(Option<usize>),
+    /// To a directory that is in pieces, or that somebody is changing: only mended while it is held on all subvolumes, and
+    /// the one that it is in.
+    Torn(Gfid),
+}
+
+impl Named {
+    /// The inode that it leads to, where that has been seen.
+    pub(super) fn gfid(&self) -> Option<Gfid> {
+        match self {
+            Self::Torn(gfid) => Some(*gfid),
+            Self::Directory(found) | Self::File(_, found) => Some(found.iatt.gfid),
+            Self::Absent(_) | Self::Beyond(_) => None,
+        }
+    }
+
+    /// The directory that the name leads to, unless it is held on all subvolumes.
+    pub(super) fn to_be_held(&self, hold: &Hold<'_>) -> Option<Gfid> {
+        let directory = self.gfid().filter(|_| matches!(self, Self::Torn(_) | Self::Directory(_)));
+        directory.filter(|gfid| !hold.is_whole() || !hold.has(*gfid))
+    }
 }
 
 /// What a name leads to, and the subvolume that it belongs to.
@@ -54,25 +69,36 @@ impl Core {
         Ok(match self.look(ctx, &lookup).await?.named {
             Named::Absent(cover) => Looked { found: None, cover },
             Named::Directory(found) | Named::File(_, found) => Looked { found: Some(found), cover: Cover::empty() },
-            Named::Beyond(_) => return Err(FopError::Fenced),
+            Named::Beyond(_) | Named::Torn(_) => return Err(FopError::Fenced),
         })
     }
 
-    /// What a name leads to, for who does not hold its directory. Never `Beyond`.
+    /// What a name leads to, for who does not hold its directory. Neither `Beyond` nor `Torn`.
     pub(super) async fn look(&self, ctx: &Ctx, lookup: &Lookup) -> Result<Resolved> {
         for _ in 0..LOOKS {
             let resolved = self.resolve(ctx, lookup, Grip::Free).await?;
-            if !matches!(resolved.named, Named::Beyond(_)) {
+            if !matches!(resolved.named, Named::Beyond(_) | Named::Torn(_)) {
                 return Ok(resolved);
             }
         }
         Box::pin(self.look_closely(ctx, lookup)).await
     }
 
+    /// As [`Self::look`], while the directory stands still, and if need be the one that the name leads to.
     async fn look_closely(&self, ctx: &Ctx, lookup: &Lookup) -> Result<Resolved> {
+        let mut directories: SmallVec<[Gfid; 2]> = smallvec![lookup.parent];
         for _ in 0..FENCES_MAX {
-            let hold = self.hold(ctx, &[lookup.parent], &Reach::of(self.sets.all())).await?;
+            let held = self.hold(ctx, &directories, &Reach::of(self.sets.all())).await;
+            let hold = match held {
+                // What was torn has gone meanwhile.
+                Err(error) if error.is_absent() && directories.len() > 1 => {
+                    directories.truncate(1);
+                    continue;
+                }
+                held => held?,
+            };
             match self.resolve(&hold.ctx, lookup, Grip::Held(&hold)).await {
+                Ok(Resolved { named: Named::Torn(gfid), .. }) => directories = smallvec![lookup.parent, gfid],
                 Err(FopError::Fenced) => {}
                 answer => return answer,
             }
@@ -98,7 +124,7 @@ impl Core {
                     Named::Absent(cover)
                 }
                 Ok(Looked { found: None, .. }) => self.look_everywhere(ctx, lookup, hashed, grip).await?,
-                Err(FopError::Unreachable) if grip.reaches_all() => self.look_around(ctx, lookup, set).await?,
+                Err(FopError::Unreachable) if grip.reaches_all() => self.look_around(ctx, lookup, set, grip).await?,
                 Err(error) if error.is_absent() => self.look_everywhere(ctx, lookup, hashed, grip).await?,
                 Err(error) => return Err(error),
             },
@@ -109,7 +135,7 @@ impl Core {
 
     fn remember(&self, lookup: &Lookup, hashed: Option<usize>, named: &Named) {
         match named {
-            Named::Beyond(_) => {}
+            Named::Beyond(_) | Named::Torn(_) => {}
             Named::Absent(_) => self.memory.drop_hint(lookup.parent, &lookup.name),
             Named::Directory(found) => {
                 self.memory.places.put(found.iatt.gfid, Place::Everywhere);
@@ -137,7 +163,7 @@ impl Core {
             if !grip.reaches_all() {
                 return Ok(Named::Beyond(None));
             }
-            return self.look_at_directory(ctx, lookup, hashed, found).await;
+            return self.look_at_directory(ctx, lookup, hashed, found, grip).await;
         }
         let Some(linkto) = &found.linkto else { return Ok(Named::File(hashed, found)) };
         let Some(target) = self.sets.named(linkto).filter(|&target| target != hashed) else {
@@ -161,11 +187,11 @@ impl Core {
     }
 
     /// The subvolume that the name belongs to does not answer. A directory is on the others, too.
-    async fn look_around(&self, ctx: &Ctx, lookup: &Lookup, hashed: usize) -> Result<Named> {
+    async fn look_around(&self, ctx: &Ctx, lookup: &Lookup, hashed: usize, grip: Grip<'_>) -> Result<Named> {
         for (set, answer) in self.sets.ask_some(ctx, self.sets.others(hashed), lookup).await {
             match answer {
                 Ok(Looked { found: Some(found), .. }) if found.iatt.kind == Kind::Dir => {
-                    return self.look_at_directory(ctx, lookup, set, found).await;
+                    return self.look_at_directory(ctx, lookup, set, found, grip).await;
                 }
                 _ => {}
             }
@@ -188,7 +214,7 @@ impl Core {
         let mut sights = Sights::new(self.sets.ask_all(ctx, lookup).await)?;
         let settled = sights.files.len() < 2 && (sights.files.is_empty() || sights.directories.is_empty());
         if let (true, Some((set, found))) = (settled, take_authority(&mut sights.directories, hashed)) {
-            return self.look_at_directory(ctx, lookup, set, found).await;
+            return self.look_at_directory(ctx, lookup, set, found, grip).await;
         }
         if settled && sights.files.len() == 1 {
             let (set, found) = sights.files.remove(0);
@@ -251,37 +277,41 @@ impl Core {
         Ok(Named::File(set, found))
     }
 
-    /// Put a directory together, and mend it where parts are missing.
-    pub(super) async fn look_at_directory(
+    /// Put a directory together. Who makes, moves, removes or changes one holds it, so that what does not fit together
+    /// while it is held is what a dead client left behind, and is mended.
+    async fn look_at_directory(
         &self,
         ctx: &Ctx,
         lookup: &Lookup,
         authority: usize,
         found: Box<Found>,
+        grip: Grip<'_>,
     ) -> Result<Named> {
-        let mut found = found;
-        let mut patience = PATIENCE.iter();
-        let mut mended = false;
-        loop {
-            let answers = self.sets.ask_some(ctx, self.sets.others(authority), lookup).await;
-            let views = Views::new(self.sets.count(), authority, found, answers)?;
-            if views.fit_together() || views.is_partial() {
-                return Ok(Named::Directory(Box::new(self.adopt(views))));
-            }
-            match patience.next() {
-                Some(pause) => tokio::time::sleep(*pause).await,
-                None if mended => return Err(Errno::IO.into()),
-                None => {
-                    self.mend_directory(ctx, lookup, &views).await?;
-                    mended = true;
+        let gfid = found.iatt.gfid;
+        let views = self.views(ctx, lookup, authority, found).await?;
+        if views.are_enough() {
+            return Ok(Named::Directory(Box::new(self.adopt(views))));
+        }
+        if !grip.is_whole_of(gfid) {
+            return Ok(Named::Torn(gfid));
+        }
+        self.mend_directory(ctx, lookup, &views).await?;
+        match self.sets.ask(ctx, authority, lookup.clone()).await?.found {
+            Some(again) if again.iatt.gfid == gfid => {
+                let views = self.views(ctx, lookup, authority, again).await?;
+                if views.are_enough() {
+                    Ok(Named::Directory(Box::new(self.adopt(views))))
+                } else {
+                    Err(Errno::IO.into())
                 }
             }
-            match self.sets.ask(ctx, authority, lookup.clone()).await?.found {
-                Some(again) if again.iatt.kind == Kind::Dir => found = again,
-                Some(_) => return Err(Errno::STALE.into()),
-                None => return Ok(Named::Absent(Cover::empty())),
-            }
+            _ => Err(FopError::Fenced),
         }
+    }
+
+    async fn views(&self, ctx: &Ctx, lookup: &Lookup, authority: usize, found: Box<Found>) -> Result<Views> {
+        let answers = self.sets.ask_some(ctx, self.sets.others(authority), lookup).await;
+        Views::new(self.sets.count(), authority, found, answers)
     }
 }
 

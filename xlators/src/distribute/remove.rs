@@ -63,6 +63,7 @@ impl Core {
                 match core.unlink_held(&hold, &unlink).await {
                     Ok(Attempt::Done(removed)) => return Ok(removed),
                     Ok(Attempt::Beyond(more)) => reach = reach.wider(&core, more),
+                    Ok(Attempt::With(_)) => return Err(Errno::ISDIR.into()),
                     Err(FopError::Fenced) if fences < FENCES_MAX => fences += 1,
                     Err(error) => return Err(error),
                 }
@@ -76,7 +77,7 @@ impl Core {
         let resolved = self.resolve(&hold.ctx, &at, Grip::Held(hold)).await?;
         let (set, found) = match resolved.named {
             Named::Absent(_) => return Err(Errno::NOENT.into()),
-            Named::Directory(_) => return Err(Errno::ISDIR.into()),
+            Named::Directory(_) | Named::Torn(_) => return Err(Errno::ISDIR.into()),
             Named::File(set, found) => (set, found),
             Named::Beyond(more) => return Ok(Attempt::Beyond(more)),
         };
@@ -179,7 +180,7 @@ impl Core {
         }
         match self.look(ctx, at).await?.named {
             Named::Directory(found) => Ok(found.iatt.gfid),
-            Named::Beyond(_) => Err(FopError::Fenced),
+            Named::Beyond(_) | Named::Torn(_) => Err(FopError::Fenced),
             Named::File(..) => Err(Errno::NOTDIR.into()),
             Named::Absent(_) => Err(Errno::NOENT.into()),
         }

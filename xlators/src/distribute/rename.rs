@@ -9,6 +9,8 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::ctx::Ctx;
 use crate::distribute::Core;
 use crate::distribute::create::Leftover;
@@ -31,6 +33,9 @@ struct Held {
     cached: usize,
     iatt: Iatt,
 }
+
+/// How often a rename finds that it must hold a directory which it does not: two in peace, more if others rename them, too.
+const DIRECTORIES_MAX: usize = 16;
 
 /// How far a rename had come when its leases were lost.
 #[derive(Clone, Copy, Debug)]
@@ -81,15 +86,33 @@ impl Core {
         let to_hashed = self.set_for_new(ctx, &destination(rename)).await?;
         let mut moving = Moving { rename, from_hashed, to_hashed, past: Past::Nothing, victim: None };
         let mut reach = Reach::of([from_hashed, to_hashed]);
-        let mut fences = 0;
+        let parents = [rename.from_parent, rename.to_parent];
+        let mut directories: SmallVec<[Gfid; 4]> = SmallVec::from_slice(&parents);
+        let (mut fences, mut found) = (0, 0);
         loop {
-            let hold = self.hold(ctx, &[rename.from_parent, rename.to_parent], &reach).await?;
+            let held = self.hold(ctx, &directories, &reach).await;
+            let hold = match held {
+                // What was to be moved or replaced has gone meanwhile.
+                Err(error) if error.is_absent() && directories.len() > parents.len() => {
+                    directories.truncate(parents.len());
+                    continue;
+                }
+                held => held?,
+            };
             let attempt = self.rename_held(&hold, &mut moving).await;
             drop(hold);
             match attempt {
                 Ok(Attempt::Done(Some(renamed))) => return Ok(renamed),
                 Ok(Attempt::Done(None)) => return self.renamed_already(ctx, rename).await,
                 Ok(Attempt::Beyond(more)) => reach = reach.wider(self, more),
+                Ok(Attempt::With(directory)) if found < DIRECTORIES_MAX => {
+                    found += 1;
+                    // The names may lead to others than they did.
+                    directories.truncate(parents.len() + usize::from(directories.len() == parents.len() + 1));
+                    directories.push(directory);
+                    reach = reach.wider(self, None);
+                }
+                Ok(Attempt::With(_)) => return Err(FopError::Fenced),
                 Err(FopError::Fenced) if fences < FENCES_MAX => fences += 1,
                 Err(error) => return Err(error),
             }
@@ -105,6 +128,9 @@ impl Core {
         if let (Named::Beyond(more), _) | (_, Named::Beyond(more)) = (&left, &right) {
             return Ok(Attempt::Beyond(*more));
         }
+        if let Some(directory) = [&left, &right].into_iter().find_map(|named| named.to_be_held(hold)) {
+            return Ok(Attempt::With(directory));
+        }
         if self.finish(ctx, moving, &left, &right).await? {
             return Ok(Attempt::Done(None));
         }
@@ -118,7 +144,8 @@ impl Core {
         self.memory.drop_hint(from.parent, &from.name);
         self.memory.drop_hint(to.parent, &to.name);
         let renamed = match (left, right) {
-            (Named::Absent(_) | Named::Beyond(_), _) => return Err(Errno::NOENT.into()),
+            (Named::Absent(_), _) => return Err(Errno::NOENT.into()),
+            (Named::Beyond(_) | Named::Torn(_), _) | (_, Named::Torn(_)) => return Err(FopError::Fenced),
             (Named::Directory(_), _) | (_, Named::Directory(_)) if rename.replace == Replace::Exchange => {
                 return Err(Errno::XDEV.into());
             }
