@@ -1,14 +1,15 @@
 //! Histories of a few names from three mounts, checked for linearizability.
 //!
-//! Each round is a new directory with three names, on which workers at three mounts do random things at the same time. A file is
-//! known by its permission bits, which its maker chose and which come with the entry itself, so that every answer tells which
-//! file a name stood for, on any file system. The names of a round are checked together, the content of each file by itself.
+//! Each round is a new directory with three names, on which workers at three mounts do random things at the same time. A file or
+//! a directory is known by its permission bits, which its maker chose and which come with the entry itself, so that every answer
+//! tells which one a name stood for, on any file system. The names of a round are checked together, the content of each file by
+//! itself. What can have happened says `history_model.rs`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,12 +19,12 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{AtFlags, CWD, linkat};
 
 use super::Judge;
-use super::history_check::{Event, OPERATIONS_MAX, Step, is_linearizable, shortest_wrong};
+use super::history_check::{Event, OPERATIONS_MAX, is_linearizable, shortest_wrong};
+use super::history_model::{Content, Kind, NAMES, Names, Thing, Token};
 use super::place::Place;
 use super::report::Report;
 use super::two_mounts::Random;
 
-const NAMES: usize = 3;
 const WORKERS_PER_MOUNT: usize = 2;
 const OPERATIONS_PER_WORKER: usize = 9;
 
@@ -65,85 +66,6 @@ enum Fault {
     StaleStat,
 }
 
-/// Which file: the permission bits it was made with.
-type Token = u32;
-
-/// An operation on names with its answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Names {
-    /// Made a file that was not there (`Ok`), or it was there (`Err`).
-    Create(usize, Result<Token, ()>),
-    /// The name stood for this file, or for none.
-    Look(usize, Option<Token>),
-    /// Removed, or it was not there.
-    Unlink(usize, bool),
-    /// Renamed, or the first was not there.
-    Rename(usize, usize, bool),
-    /// Another name for an open file: made, or the name was there.
-    Link(Token, usize, bool),
-}
-
-impl Step for Names {
-    type State = [Option<Token>; NAMES];
-
-    fn next(&self, state: &Self::State) -> Vec<Self::State> {
-        let mut after = *state;
-        let possible = match *self {
-            Self::Create(name, Ok(token)) => {
-                after[name] = Some(token);
-                state[name].is_none()
-            }
-            Self::Create(name, Err(())) => state[name].is_some(),
-            Self::Look(name, token) => state[name] == token,
-            Self::Unlink(name, true) => {
-                after[name] = None;
-                state[name].is_some()
-            }
-            Self::Unlink(name, false) => state[name].is_none(),
-            Self::Rename(from, to, true) => return rename(state, from, to),
-            Self::Rename(from, _, false) => state[from].is_none(),
-            Self::Link(token, to, true) => {
-                after[to] = Some(token);
-                state[to].is_none()
-            }
-            Self::Link(_, to, false) => state[to].is_some(),
-        };
-        if possible { vec![after] } else { Vec::new() }
-    }
-}
-
-/// Two names of one file stay as they are. The kernel decides that by two looks, one after the other, so that a rename of
-/// another mount between them makes the first name a second name of the file that has left it.
-fn rename(state: &[Option<Token>; NAMES], from: usize, to: usize) -> Vec<[Option<Token>; NAMES]> {
-    let mut moved = *state;
-    moved[to] = moved[from].take();
-    match (state[from], state[to]) {
-        (Some(one), Some(other)) if one == other => vec![*state],
-        (Some(_), _) => vec![moved],
-        (None, Some(_)) => vec![*state],
-        (None, None) => Vec::new(),
-    }
-}
-
-/// An operation on the content of one file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Content {
-    Write(u64),
-    Read(u64),
-}
-
-impl Step for Content {
-    type State = u64;
-
-    fn next(&self, state: &u64) -> Vec<u64> {
-        match self {
-            Self::Write(value) => vec![*value],
-            Self::Read(value) if value == state => vec![*value],
-            Self::Read(_) => Vec::new(),
-        }
-    }
-}
-
 /// What one worker saw.
 #[derive(Debug, Default)]
 struct Seen {
@@ -157,7 +79,7 @@ struct Worker<'a> {
     random: Random,
     clock: &'a AtomicU64,
     fault: Fault,
-    last_look: [Option<Option<Token>>; NAMES],
+    last_look: [Option<Option<Thing>>; NAMES],
     seen: Seen,
 }
 
@@ -229,7 +151,7 @@ impl Worker<'_> {
         let name = self.random.below(NAMES);
         // Bits below 0o1000 that no other maker in this round uses; 0 would be no file that a reader could tell from an error.
         let token = u32::try_from(1 + self.number * OPERATIONS_PER_WORKER + step)?;
-        let (what, outcome) = match self.random.below(12) {
+        let (what, outcome) = match self.random.below(15) {
             0 => ("exclusive create", self.create_new(name, token)),
             1 | 2 => ("create", self.create(name, token)),
             3 => ("unlink", self.unlink(name)),
@@ -237,6 +159,8 @@ impl Worker<'_> {
             6 => ("link", self.link(name)),
             7 | 8 => ("write", self.write(name, u64::from(token))),
             9 => ("read", self.read(name)),
+            10 => ("mkdir", self.mkdir(name, token)),
+            11 | 12 => ("rmdir", self.rmdir(name)),
             _ => ("stat", self.stat(name)),
         };
         outcome.with_context(|| format!("worker {} at step {step}: {what} of name {name}", self.number))
@@ -255,6 +179,11 @@ impl Worker<'_> {
         self.seen.names.push(Event { who: self.number, began, ended, operation });
     }
 
+    /// As [`Self::saw`], of an operation that tells only of what kind the name was.
+    fn saw_kind(&mut self, began: u64, name: usize, kind: Kind) {
+        self.saw(began, Names::Is(name, kind));
+    }
+
     fn create_new(&mut self, name: usize, token: Token) -> Result<()> {
         let began = self.now();
         let made = OpenOptions::new().write(true).create_new(true).mode(token).open(self.path(name));
@@ -269,25 +198,66 @@ impl Worker<'_> {
     fn create(&mut self, name: usize, token: Token) -> Result<()> {
         let began = self.now();
         let file = OpenOptions::new().write(true).create(true).truncate(false).mode(token).open(self.path(name));
-        let file = file.context("open")?;
+        let Some(file) = answer(file, ErrorKind::IsADirectory).context("open")? else {
+            self.saw_kind(began, name, Kind::Dir);
+            return Ok(());
+        };
         let ended = self.now();
-        let found = token_of(&file.metadata().context("fstat")?);
-        let operation = if found == token { Names::Create(name, Ok(token)) } else { Names::Look(name, Some(found)) };
+        let found = thing(&file.metadata().context("fstat")?);
+        let made = Thing { token, kind: Kind::File };
+        let operation = if found == made { Names::Create(name, Ok(token)) } else { Names::Look(name, Some(found)) };
         self.seen.names.push(Event { who: self.number, began, ended, operation });
         Ok(())
     }
 
     fn unlink(&mut self, name: usize) -> Result<()> {
         let began = self.now();
-        let there = answer(fs::remove_file(self.path(name)), ErrorKind::NotFound)?.is_some();
-        self.saw(began, Names::Unlink(name, there));
+        match fs::remove_file(self.path(name)) {
+            Err(error) if error.kind() == ErrorKind::IsADirectory => self.saw_kind(began, name, Kind::Dir),
+            removed => {
+                let there = answer(removed, ErrorKind::NotFound)?.is_some();
+                self.saw(began, Names::Unlink(name, there));
+            }
+        }
         Ok(())
     }
 
+    fn mkdir(&mut self, name: usize, token: Token) -> Result<()> {
+        let began = self.now();
+        let made = fs::DirBuilder::new().mode(token).create(self.path(name));
+        let made = answer(made, ErrorKind::AlreadyExists)?.map(|()| token).ok_or(());
+        self.saw(began, Names::Mkdir(name, made));
+        Ok(())
+    }
+
+    fn rmdir(&mut self, name: usize) -> Result<()> {
+        let began = self.now();
+        match fs::remove_dir(self.path(name)) {
+            Err(error) if error.kind() == ErrorKind::NotADirectory => self.saw_kind(began, name, Kind::File),
+            removed => {
+                let there = answer(removed, ErrorKind::NotFound)?.is_some();
+                self.saw(began, Names::Rmdir(name, there));
+            }
+        }
+        Ok(())
+    }
+
+    /// What may not take the place of what is told by two looks of the kernel, one after the other.
     fn rename(&mut self, name: usize) -> Result<()> {
         let to = (name + 1 + self.random.below(NAMES - 1)) % NAMES;
         let began = self.now();
-        let there = answer(fs::rename(self.path(name), self.path(to)), ErrorKind::NotFound)?.is_some();
+        let renamed = fs::rename(self.path(name), self.path(to));
+        let kinds = match renamed.as_ref().map_err(io::Error::kind) {
+            Err(ErrorKind::IsADirectory) => Some((Kind::File, Kind::Dir)),
+            Err(ErrorKind::NotADirectory) => Some((Kind::Dir, Kind::File)),
+            _ => None,
+        };
+        if let Some((moved, replaced)) = kinds {
+            self.saw_kind(began, name, moved);
+            self.saw_kind(began, to, replaced);
+            return Ok(());
+        }
+        let there = answer(renamed, ErrorKind::NotFound)?.is_some();
         self.saw(began, Names::Rename(name, to, there));
         Ok(())
     }
@@ -311,12 +281,12 @@ impl Worker<'_> {
     fn stat(&mut self, name: usize) -> Result<()> {
         let began = self.now();
         let stale = self.fault == Fault::StaleStat && self.random.below(4) == 0;
-        let token = match self.last_look[name].filter(|_| stale) {
+        let found = match self.last_look[name].filter(|_| stale) {
             Some(last) => last,
-            None => answer(fs::symlink_metadata(self.path(name)), ErrorKind::NotFound)?.map(|meta| token_of(&meta)),
+            None => answer(fs::symlink_metadata(self.path(name)), ErrorKind::NotFound)?.map(|meta| thing(&meta)),
         };
-        self.last_look[name] = Some(token);
-        self.saw(began, Names::Look(name, token));
+        self.last_look[name] = Some(found);
+        self.saw(began, Names::Look(name, found));
         Ok(())
     }
 
@@ -343,26 +313,31 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// An open is a look at the name.
+    /// An open is a look at the name. Nothing if that is absent, or a directory.
     fn open(&mut self, name: usize, options: &OpenOptions) -> Result<Option<(File, Token)>> {
         let began = self.now();
-        let opened = answer(options.open(self.path(name)), ErrorKind::NotFound).context("open")?;
-        let ended = self.now();
-        let found = match opened {
-            Some(file) => {
-                let token = token_of(&file.metadata().context("fstat")?);
-                Some((file, token))
+        let opened = match options.open(self.path(name)) {
+            Err(error) if error.kind() == ErrorKind::IsADirectory => {
+                self.saw_kind(began, name, Kind::Dir);
+                return Ok(None);
             }
+            opened => answer(opened, ErrorKind::NotFound).context("open")?,
+        };
+        let ended = self.now();
+        let found = match &opened {
+            Some(file) => Some(thing(&file.metadata().context("fstat")?)),
             None => None,
         };
-        let operation = Names::Look(name, found.as_ref().map(|(_, token)| *token));
-        self.seen.names.push(Event { who: self.number, began, ended, operation });
-        Ok(found)
+        self.seen.names.push(Event { who: self.number, began, ended, operation: Names::Look(name, found) });
+        let file = found.filter(|found| found.kind == Kind::File).map(|found| found.token);
+        Ok(opened.zip(file))
     }
 }
 
-fn token_of(meta: &fs::Metadata) -> Token {
-    meta.mode() & 0o7777
+/// What these attributes are of.
+fn thing(meta: &fs::Metadata) -> Thing {
+    let kind = if meta.is_dir() { Kind::Dir } else { Kind::File };
+    Thing { token: meta.mode() & 0o7777, kind }
 }
 
 /// Nothing if it failed in the way that is an answer.

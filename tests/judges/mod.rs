@@ -16,6 +16,7 @@ mod entries;
 mod fsx;
 mod history;
 mod history_check;
+mod history_model;
 mod loads;
 mod mmap;
 mod pjdfstest;
