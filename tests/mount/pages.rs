@@ -40,7 +40,7 @@ M, N = os.environ["M"], os.environ["N"]
 fd = os.open(M + "/f", os.O_RDWR | os.O_CREAT); os.pwrite(fd, b"0" * mmap.PAGESIZE, 0)
 m = mmap.mmap(fd, mmap.PAGESIZE)
 m[10:14] = b"mine"; m.flush()
-other = os.open(N + "/f", os.O_RDWR)
+other = os.open(N + "/f", os.O_RDWR); os.fstat(fd)
 os.pwrite(other, b"theirs", 20)
 assert os.pread(other, 16, 10) == b"mine000000theirs", os.pread(other, 16, 10)
 assert m[10:26] == b"mine000000theirs", m[10:26]

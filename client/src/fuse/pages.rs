@@ -4,7 +4,8 @@
 //! mapping asks for nothing. So the pages of a file that is open here (every mapping keeps it open) go before the lease
 //! does, and what was written through a mapping under an exclusive lease is handed over with them. What is written through a
 //! mapping while other clients read the file is on the bricks after msync, and may take the rest of its page with it: the
-//! kernel does not tell us of a page that is about to be written to.
+//! kernel does not tell us of a page that is about to be written to. Nor do the pages go where the kernel does not believe the
+//! attributes: where nobody has asked for them here since another client last wanted the file.
 //!
 //! The kernel waits for pages that are being read or written, and those requests for us: while pages are being dropped,
 //! they run under the lease that is on its way back. A write that waits for a lease that is not held may have its page

@@ -130,13 +130,8 @@ impl Core {
         }
         let mut fences = 0;
         loop {
-            let changed = match self.hold(ctx, &[gfid], &Reach::of(self.sets.all())).await {
-                Ok(hold) => self.change_parts(&hold.ctx, fop.clone()).await,
-                // A part is missing: the others are changed all the same.
-                Err(error) if error.is_absent() => return self.change_parts(ctx, fop).await,
-                Err(error) => Err(error),
-            };
-            match changed {
+            let hold = self.hold(ctx, &[gfid], &Reach::of(self.sets.all())).await?;
+            match self.change_parts(&hold.ctx, fop.clone()).await {
                 Err(FopError::Fenced) if fences < FENCES_MAX => fences += 1,
                 answer => return answer,
             }

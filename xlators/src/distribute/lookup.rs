@@ -88,15 +88,7 @@ impl Core {
     async fn look_closely(&self, ctx: &Ctx, lookup: &Lookup) -> Result<Resolved> {
         let mut directories: SmallVec<[Gfid; 2]> = smallvec![lookup.parent];
         for _ in 0..FENCES_MAX {
-            let held = self.hold(ctx, &directories, &Reach::of(self.sets.all())).await;
-            let hold = match held {
-                // What was torn has gone meanwhile.
-                Err(error) if error.is_absent() && directories.len() > 1 => {
-                    directories.truncate(1);
-                    continue;
-                }
-                held => held?,
-            };
+            let hold = self.hold(ctx, &directories, &Reach::of(self.sets.all())).await?;
             match self.resolve(&hold.ctx, lookup, Grip::Held(&hold)).await {
                 Ok(Resolved { named: Named::Torn(gfid), .. }) => directories = smallvec![lookup.parent, gfid],
                 Err(FopError::Fenced) => {}

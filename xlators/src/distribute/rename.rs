@@ -90,15 +90,7 @@ impl Core {
         let mut directories: SmallVec<[Gfid; 4]> = SmallVec::from_slice(&parents);
         let (mut fences, mut found) = (0, 0);
         loop {
-            let held = self.hold(ctx, &directories, &reach).await;
-            let hold = match held {
-                // What was to be moved or replaced has gone meanwhile.
-                Err(error) if error.is_absent() && directories.len() > parents.len() => {
-                    directories.truncate(parents.len());
-                    continue;
-                }
-                held => held?,
-            };
+            let hold = self.hold(ctx, &directories, &reach).await?;
             let attempt = self.rename_held(&hold, &mut moving).await;
             drop(hold);
             match attempt {
