@@ -189,8 +189,8 @@ fn a_rename_without_room_works_or_changes_nothing() {
         for (name, content) in &names.content {
             assert!(fs::read(names.there.join(name)).unwrap() == *content, "{name}");
         }
+        // A copy that had no room for what the others did is blamed for it until it is healed: that must be on disk.
         assert_eq!(cluster.logged("could not write a blame"), 0, "{}", cluster.log_tails());
-        settle(&cluster, 3);
     });
 }
 
