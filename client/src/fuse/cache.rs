@@ -221,9 +221,12 @@ impl Upcall for KernelCache {
                 return;
             };
             let open = if wanted == LeaseMode::Exclusive { self.take_open(objects, &mut known) } else { Vec::new() };
-            let unseen = self.forget(attached, &known);
+            let mut unseen = self.forget(attached, &known);
             if !open.is_empty() {
-                self.pages.forget(&attached.notifier, &open).await;
+                // A file that is being made is open before the kernel knows it.
+                let unknown = self.pages.forget(&attached.notifier, &open).await;
+                let unknown: Vec<_> = unknown.into_iter().map(|nodeid| (nodeid, Kind::File)).collect();
+                unseen.extend(self.forget(attached, &unknown));
             }
             if self.opens.any_deferred()
                 && let Some(volume) = attached.volume.upgrade()

@@ -18,12 +18,13 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use mortar_xlators::ctx::Ctx;
-use mortar_xlators::error::{FopError, Result};
-use mortar_xlators::fop::{Read, Write};
+use mortar_xlators::error::{self, FopError};
+use mortar_xlators::fop::{Operation, Read, Write};
 use mortar_xlators::reply::{Data, Written};
 use mortar_xlators::types::Gfid;
 use mortar_xlators::xlator::Xlator;
 use parking_lot::Mutex;
+use rustix::io::Errno;
 use tokio::sync::Notify;
 
 use super::transport::notify::{Notifier, Stale};
@@ -85,19 +86,20 @@ impl Pages {
     /// Has the kernel forget the attributes and the pages of these files, by its numbers for them.
     ///
     /// Both at once: the kernel does not take in the answer to a GETATTR that it sent before it was told to forget, and a
-    /// program would go on to read with the size of before.
-    pub(super) async fn forget(&self, notifier: &Notifier, files: &[(Gfid, u64)]) {
-        join_all(files.iter().map(|&(gfid, nodeid)| self.forget_one(notifier, gfid, nodeid))).await;
+    /// program would go on to read with the size of before. Answers those that the kernel does not know (yet).
+    pub(super) async fn forget(&self, notifier: &Notifier, files: &[(Gfid, u64)]) -> Vec<u64> {
+        let forgotten = files.iter().map(|&(gfid, nodeid)| async move {
+            let outcome = self.forget_one(notifier, gfid, nodeid).await;
+            (outcome == Err(Errno::NOENT)).then_some(nodeid)
+        });
+        join_all(forgotten).await.into_iter().flatten().collect()
     }
 
-    async fn forget_one(&self, notifier: &Notifier, gfid: Gfid, nodeid: u64) {
+    async fn forget_one(&self, notifier: &Notifier, gfid: Gfid, nodeid: u64) -> Result<(), Errno> {
         let _dropping = self.begin_dropping(gfid);
         let mut dropped = tokio::task::spawn_blocking({
             let notifier = notifier.clone();
-            move || {
-                // Nothing is owed if the kernel has forgotten the inode.
-                let _ = notifier.inval_inode(nodeid, Stale::Data { offset: 0, length: 0 });
-            }
+            move || notifier.inval_inode(nodeid, Stale::Data { offset: 0, length: 0 })
         });
         let all_dropped = async {
             loop {
@@ -105,38 +107,48 @@ impl Pages {
                 tokio::pin!(in_the_way);
                 in_the_way.as_mut().enable();
                 if self.are_written(gfid) {
-                    return false;
+                    return None;
                 }
                 tokio::select! {
-                    _ = &mut dropped => return true,
+                    outcome = &mut dropped => return outcome.ok(),
                     () = in_the_way => {}
                 }
             }
         };
-        if tokio::time::timeout(PAGES_TIME, all_dropped).await != Ok(true) {
+        match tokio::time::timeout(PAGES_TIME, all_dropped).await {
+            Ok(Some(outcome)) => outcome,
             // Nobody knows whether the other thread has come as far as this.
-            let _ = notifier.inval_inode(nodeid, Stale::Attributes);
+            Ok(None) | Err(_) => notifier.inval_inode(nodeid, Stale::Attributes),
         }
     }
 
     /// Reads what the kernel wants to have in its pages.
-    pub(super) async fn read(&self, volume: &dyn Xlator, ctx: &Ctx, read: Read) -> Result<Data> {
-        if self.are_dropped(read.gfid) {
-            match volume.send(&ctx.last(), read.clone()).await {
-                Err(FopError::Fenced) => {}
-                answer => return answer,
-            }
+    pub(super) async fn read(&self, volume: &dyn Xlator, ctx: &Ctx, read: Read) -> error::Result<Data> {
+        match self.send_last(volume, ctx, read.gfid, &read).await {
+            Some(answer) => answer,
+            None => volume.send(ctx, read).await,
         }
-        volume.send(ctx, read).await
+    }
+
+    /// The answer under a lease that is on its way back; `None` if there is no such lease, or no longer.
+    async fn send_last<O: Operation + Clone>(
+        &self,
+        volume: &dyn Xlator,
+        ctx: &Ctx,
+        gfid: Gfid,
+        operation: &O,
+    ) -> Option<error::Result<O::Reply>> {
+        if !self.are_dropped(gfid) {
+            return None;
+        }
+        let answer = volume.send(&ctx.last(), operation.clone()).await;
+        Some(answer).filter(|answer| !matches!(answer, Err(FopError::Fenced)))
     }
 
     /// Writes what may be in the kernel's pages already.
-    pub(super) async fn write(&self, volume: &dyn Xlator, ctx: &Ctx, write: Write) -> Result<Written> {
-        if self.are_dropped(write.gfid) {
-            match volume.send(&ctx.last(), write.clone()).await {
-                Err(FopError::Fenced) => {}
-                answer => return answer,
-            }
+    pub(super) async fn write(&self, volume: &dyn Xlator, ctx: &Ctx, write: Write) -> error::Result<Written> {
+        if let Some(answer) = self.send_last(volume, ctx, write.gfid, &write).await {
+            return answer;
         }
         self.change(write.gfid, |busy| busy.writing += 1);
         let _writing = Writing(self, write.gfid);

@@ -12,11 +12,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mortar_xlators::fop::{self, Getattr, Lookup, Open, Release};
-use mortar_xlators::types::{ClientId, Gfid, LeaseMode};
+use mortar_xlators::types::{ClientId, Gfid, Kind, Lacks, LeaseMode, OpenFlags};
 use mortar_xlators::xlator::{Subvol, Upcall};
 use rustix::fs::{AtFlags, CWD, RenameFlags, StatxFlags, Timestamps, XattrFlags};
 
 use self::volume::{MemoryVolume, kind_of};
+use super::inodes::{Promise, Seen};
+use super::opens::How;
 use super::{KernelCache, Mount, MountConfig};
 
 struct Story<'a> {
@@ -336,6 +338,21 @@ fn what_is_only_written_is_not_read_before_the_bricks_have_it() {
             assert_eq!(&seen, b"old");
         });
         assert_eq!(fs::read(&path).unwrap(), b"new");
+    });
+}
+
+/// The answer to its CREATE may be on its way: what that promises must be taken back as soon as the kernel has it.
+#[test]
+fn a_recall_of_a_file_that_is_being_made_is_told_again_when_the_kernel_knows_it() {
+    with_mount(|story| {
+        let gfid = Gfid::from_bytes([7; 16]);
+        let inodes = &story.cache.inodes;
+        let seen = Seen { gfid, kind: Kind::File, parent: Gfid::ROOT, lacks: Lacks::empty() };
+        let (nodeid, _) = inodes.remember(seen, Promise::Covered, inodes.moment());
+        let how = How { flags: OpenFlags::WRITE, opener_if_unflushed: None };
+        story.cache.opens.insert_born(gfid, how, inodes).unwrap();
+        story.recall(&[gfid]);
+        assert!(inodes.clear_suspect(nodeid), "the kernel does not know it yet, and would believe what it is told");
     });
 }
 
