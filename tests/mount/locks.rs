@@ -264,8 +264,9 @@ fn of_two_that_would_wait_for_each_other_one_is_told() {
             let heard = heard.clone();
             std::thread::spawn(move || {
                 let answer = program.ask(&format!("wait f write {} 1", 1 - number));
-                program.says("set f none 0 0", "ok");
+                // Told before the lock is given up, since the other gets its answer then.
                 heard.send(answer).unwrap();
+                program.says("set f none 0 0", "ok");
             });
         }
         let answers = [answers.recv().unwrap(), answers.recv().unwrap()];
