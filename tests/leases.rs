@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use mortar_xlators::ctx::{Caller, Ctx};
 use mortar_xlators::error::{Errno, FopError};
-use mortar_xlators::fop::{Lease, Place, Readdir, Rmdir, Setattr, Settled, Unlease, Unlink};
+use mortar_xlators::fop::{FopKind, Lease, Only, Place, Readdir, Rmdir, Setattr, Settled, Unlease, Unlink};
 use mortar_xlators::graph::Quorum;
 use mortar_xlators::leases::{Config, Leases, Start};
 use mortar_xlators::types::LeaseMode::{Exclusive, Shared};
@@ -16,7 +16,7 @@ use mortar_xlators::xlator::{Notice, Subvol};
 use smallvec::smallvec;
 
 use crate::memory::Memory;
-use crate::set::{Client, Dice, Set, config, gfid, name, session, when};
+use crate::set::{Client, Dice, Fault, Set, config, gfid, name, session, when};
 
 type Heard = tokio::sync::mpsc::UnboundedReceiver<Notice>;
 
@@ -302,6 +302,30 @@ async fn a_look_at_a_file_whose_maker_may_keep_something_back_recalls_it() {
     let found = b.getattr(gfid(42)).await.expect("there");
     assert_eq!((found.iatt.size, found.cover), (1, Cover::ATTRS));
     assert_eq!(*a.upcall.0.lock(), [gfid(42)]);
+}
+
+/// A program that had opened a file under a lease of that kind could neither read nor write what it had open.
+#[tokio::test]
+async fn nothing_of_an_inode_that_one_copy_has_lost_is_covered() {
+    for lost in 0..3 {
+        let set = Set::new(3, Quorum::Auto);
+        let (a, b) = (Arc::new(set.client()), set.client());
+        a.create(Gfid::ROOT, "f", gfid(42), "x").await.expect("created");
+        a.send(Unlease { objects: vec![], keep_shared: false }).await.expect("all is given back");
+        let late = a.wires.iter().enumerate().filter(|&(copy, _)| copy != lost).map(|(_, wire)| wire);
+        late.clone().for_each(|wire| wire.faults.lock().push_back((FopKind::Unlink, Fault::Delay)));
+        let unlink = Unlink { parent: Gfid::ROOT, name: name("f"), only: Only::Any, when: when(2) };
+        let removing = tokio::spawn({
+            let a = Arc::clone(&a);
+            async move { a.send(unlink).await }
+        });
+        Client::until("one copy has lost it", || set.bricks[lost].disk.path("f").is_none()).await;
+        if let Ok(found) = b.getattr(gfid(42)).await {
+            assert_eq!(found.cover, Cover::empty(), "copy {lost}");
+        }
+        late.for_each(|wire| wire.gate.add_permits(1));
+        removing.await.expect("ended").expect("removed");
+    }
 }
 
 #[tokio::test]

@@ -251,10 +251,18 @@ fn rest() -> Vec<(Fop, Reply)> {
         found: found.map(Box::new),
     };
     let entries = vec![entry("a", Some(found())), entry("b", None)];
-    let grant =
-        |epoch| Grant { gfid: id, epoch, unsettled: true, marks: vec![mark(1)], found: Some(Box::new(found())) };
-    let refused =
-        Grant { epoch: Err(Errno::AGAIN), unsettled: false, marks: vec![], found: None, ..grant(Ok(Epoch(0))) };
+    let grant = |epoch| {
+        let found = Some(Box::new(found()));
+        Grant { gfid: id, epoch, unsettled: true, nameless: true, marks: vec![mark(1)], found }
+    };
+    let refused = Grant {
+        epoch: Err(Errno::AGAIN),
+        unsettled: false,
+        nameless: false,
+        marks: vec![],
+        found: None,
+        ..grant(Ok(Epoch(0)))
+    };
     let lease = |mode| Lease { gfids: smallvec![gfid(1), gfid(2)], mode, wait: true, reclaim: true, attrs: true };
     let space =
         Space { block_bytes: 4096, blocks: 1, blocks_free: 2, blocks_available: 3, files: 4, files_free: u64::MAX };

@@ -181,6 +181,8 @@ pub struct Grant {
     pub epoch: std::result::Result<Epoch, Errno>,
     /// A holder that died or was fenced left changes here that not every copy may have.
     pub unsettled: bool,
+    /// The object lost its last name here, so that it need not be there any more when it is used.
+    pub nameless: bool,
     /// The `trusted.afr.*` xattrs that are not zero.
     pub marks: Vec<Pending>,
     /// The object as it is, when asked for.

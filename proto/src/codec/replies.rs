@@ -344,6 +344,7 @@ impl From<reply::Grant> for pb::Grant {
             unsettled: grant.unsettled,
             marks: all(grant.marks),
             found: found_to_wire(grant.found),
+            nameless: grant.nameless,
         }
     }
 }
@@ -360,6 +361,7 @@ impl TryFrom<pb::Grant> for reply::Grant {
             gfid: need(grant.gfid)?,
             epoch,
             unsettled: grant.unsettled,
+            nameless: grant.nameless,
             marks: marks(grant.marks)?,
             found: found(grant.found)?,
         })

@@ -68,6 +68,9 @@ impl Leases {
             (_, Some((gfid, _))) => self.table.forget(ctx.client, gfid),
             (_, None) => {}
         }
+        if let Ok(done) = &reply {
+            self.note_names(done);
+        }
         drop((pinned, admitted));
         if let Ok(Reply::Rmdir(removed) | Reply::Unlink(removed)) = &reply
             && (removed.iatt.nlink == 0 || removed.iatt.kind == Kind::Dir)
@@ -75,6 +78,26 @@ impl Leases {
             self.table.forget(ctx.client, removed.iatt.gfid);
         }
         reply
+    }
+
+    /// Before anybody else may be granted what the fop named or took the last name of.
+    fn note_names(&self, done: &Reply) {
+        let lost = match done {
+            Reply::Rmdir(removed) => return self.nameless.note(removed.iatt.gfid),
+            Reply::Unlink(removed) => Some(&removed.iatt),
+            Reply::Rename(renamed) => renamed.replaced.as_ref(),
+            Reply::Create(made)
+            | Reply::Mkdir(made)
+            | Reply::Mknod(made)
+            | Reply::Symlink(made)
+            | Reply::Link(made) => {
+                return self.nameless.named(made.iatt.gfid);
+            }
+            _ => None,
+        };
+        if let Some(lost) = lost.filter(|lost| lost.nlink == 0) {
+            self.nameless.note(lost.gfid);
+        }
     }
 
     async fn admit<'a>(&'a self, ctx: &'a Ctx, fop: &Fop) -> Result<Admitted<'a>> {

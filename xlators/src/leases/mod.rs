@@ -13,6 +13,7 @@
 mod admission;
 mod clear;
 mod dirty;
+mod nameless;
 mod recall;
 mod table;
 
@@ -29,6 +30,7 @@ use tokio::time::Instant;
 
 pub use dirty::DirtyJournal;
 
+use self::nameless::Nameless;
 use self::table::{Asked, Keep, Park, Session, Table, Want};
 use crate::ctx::Ctx;
 use crate::effect::Effect;
@@ -86,6 +88,7 @@ pub struct Leases {
     journal: Arc<dyn DirtyJournal>,
     config: Config,
     table: Table,
+    nameless: Nameless,
     sessions: Mutex<HashMap<ClientId, Arc<Session>>>,
     /// The size of `sessions`, to be read without the lock.
     session_count: AtomicU32,
@@ -104,6 +107,7 @@ impl Leases {
             me: me.clone(),
             next,
             table: Table::new(config.first_epoch.max(1), Arc::clone(&journal)),
+            nameless: Nameless::new(),
             journal,
             config,
             sessions: Mutex::default(),
@@ -211,6 +215,8 @@ impl Leases {
             gfid,
             epoch: held.map(|h| h.epoch),
             unsettled: held.is_ok_and(|h| h.unsettled),
+            // Looked at after the grant: what is removed from here on recalls it first.
+            nameless: self.nameless.has(gfid),
             marks: vec![],
             found: None,
         };

@@ -303,7 +303,10 @@ impl Replicate {
         let mut answers = Answers::default();
         for (copy, answer) in join_all(copies.iter().map(ask)).await {
             match answer {
-                Ok(Some(Grant { epoch: Ok(epoch), marks, .. })) => {
+                Ok(Some(Grant { epoch: Ok(epoch), marks, gfid, nameless, .. })) => {
+                    if nameless {
+                        self.cache.nameless(gfid);
+                    }
                     answers.granted.push((copy, epoch, self.accused_by(&marks)));
                 }
                 Ok(Some(Grant { epoch: Err(_), .. })) | Err(FopError::Refused(Errno::AGAIN)) => answers.busy.add(copy),

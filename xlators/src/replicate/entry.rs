@@ -52,6 +52,8 @@ pub(super) struct Entry {
     pub(super) asking: bool,
     /// Recalls of grants whose answer we have not seen yet.
     pub(super) early: Vec<(usize, Epoch, LeaseMode)>,
+    /// A copy that granted it has lost the object's last name.
+    pub(super) nameless: bool,
     /// The inode is no more, and no brick knows of a lease on it.
     pub(super) gone: bool,
     /// A change ended without a quorum that agrees, or a blame could not be written.
@@ -80,6 +82,7 @@ impl Entry {
             returning: false,
             asking: false,
             early: Vec::new(),
+            nameless: false,
             gone: false,
             unsettled: false,
             listed: false,

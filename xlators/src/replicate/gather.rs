@@ -146,11 +146,16 @@ impl Replicate {
         };
         let mut said: HashMap<Gfid, Said> = HashMap::with_capacity(gfids.len());
         for (copy, answer) in join_all(up.iter().map(ask)).await {
-            for Grant { gfid, epoch, marks, found, .. } in answer.into_iter().flat_map(|granted| granted.grants) {
+            for Grant { gfid, epoch, marks, found, nameless, .. } in
+                answer.into_iter().flat_map(|granted| granted.grants)
+            {
                 let said = said.entry(gfid).or_default();
                 let accused = self.accused_by(&marks);
                 said.accused.merge(accused);
                 if let Ok(epoch) = epoch {
+                    if nameless {
+                        self.cache.nameless(gfid);
+                    }
                     said.granted.push((copy, epoch, accused));
                 }
                 said.found = said.found.take().or(found);

@@ -282,10 +282,17 @@ impl Cache {
         self.grants.load(Ordering::Acquire)
     }
 
+    /// A copy that is granting `gfid` has lost its last name, and others will: nothing is covered by the lease.
+    pub(super) fn nameless(&self, gfid: Gfid) {
+        self.with(gfid, |entry| entry.nameless = true);
+    }
+
     /// The lease on `gfid` has held since `then`, and nobody wants it back: what was answered after `then` is covered.
     pub(super) fn covers(&self, gfid: Gfid, up: CopySet, then: u64) -> bool {
         let shard = self.shard(gfid);
-        let holds = |entry: &Entry| entry.recalled.is_none() && entry.holding(LeaseMode::Shared).and(up) == up;
+        let holds = |entry: &Entry| {
+            entry.recalled.is_none() && !entry.nameless && entry.holding(LeaseMode::Shared).and(up) == up
+        };
         shard.peek(&gfid).is_some_and(|entry| entry.since <= then && holds(entry))
     }
 
@@ -481,6 +488,7 @@ impl Cache {
                 }
                 if entry.holds_nothing() {
                     (entry.accused, entry.blamed) = (Accused::default(), Accused::default());
+                    entry.nameless = false;
                 }
                 entry.unsettled = false;
                 (entry.recalled, entry.returning) = (None, false);
