@@ -102,6 +102,11 @@ impl Up {
     fn pid(&self, name: &str) -> i32 {
         fs::read_to_string(self.path().join(format!("run/{name}.pid"))).unwrap().trim().parse().unwrap()
     }
+
+    fn kill_brick(&self, index: usize) {
+        let pid = rustix::process::Pid::from_raw(self.pid(&format!("brick-{index}"))).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    }
 }
 
 impl Drop for Up {
@@ -249,6 +254,33 @@ fn a_volume_without_bricks_fails_in_time_and_leaves_no_mount() {
 }
 
 #[test]
+fn a_volume_whose_first_brick_is_down_is_mounted() {
+    let up = Up::new(&["--bricks", "3"]);
+    fs::create_dir(up.mnt()).unwrap();
+    let source = format!("{}:/gv0", up.address(1));
+    up.kill_brick(0);
+    let log = up.dir.path().join("mount.log");
+    for source in [up.path().into_os_string(), source.into()] {
+        succeeds(mortar().arg("mount").arg(source).arg(up.mnt()).arg("--log-file").arg(&log));
+        fs::write(up.mnt().join("file"), "content").unwrap();
+        assert_eq!(fs::read(up.mnt().join("file")).unwrap(), b"content");
+        succeeds(mortar().arg("umount").arg(up.mnt()));
+    }
+}
+
+#[test]
+fn a_mount_says_which_server_it_cannot_reach_and_leaves_no_mount() {
+    let dir = scratch();
+    let began = Instant::now();
+    let mut command = mortar();
+    command.args(["mount", "no-such-host.invalid:/gv0"]).arg(dir.path()).args(["--wait", "1"]);
+    fails(&mut command, &["no-such-host.invalid"]);
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    assert!(!mounts.contains(dir.path().to_str().unwrap()));
+}
+
+#[test]
 fn what_was_written_is_there_after_down_and_up() {
     let mnt = scratch();
     let at = mnt.path().join("m");
@@ -330,8 +362,7 @@ fn status_fails_when_a_brick_is_down() {
     let json = succeeds(mortar().arg("status").arg(up.path()).arg("--json"));
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["bricks"][2]["status"]["pid"], up.pid("brick-2"));
-    let pid = rustix::process::Pid::from_raw(up.pid("brick-1")).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    up.kill_brick(1);
     let output = run(mortar().arg("status").arg(up.path()));
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(!output.status.success() && said.contains("2 of 3 bricks up") && said.contains("DOWN"), "{said}");

@@ -1,37 +1,17 @@
 //! Names that no file can have: the client knows that by itself.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use mortar_tests::bench::command::run;
-use mortar_tests::bench::mortar::program;
 use mortar_tests::cluster::Cluster;
 use rustix::io::Errno;
 
+use super::counts::calls;
 use super::within;
 
 const LIMIT: Duration = Duration::from_secs(120);
-
-/// How often each fop has reached each brick, by the brick's own count.
-fn calls(cluster: &Cluster) -> BTreeMap<(usize, String), u64> {
-    let dump = run(Command::new(program().unwrap()).arg("statedump").arg(cluster.directory()), LIMIT).unwrap();
-    let mut calls = BTreeMap::new();
-    for (brick, part) in dump.split("==== brick ").enumerate() {
-        let table = part.lines().skip_while(|line| !line.starts_with("fop ")).skip(1);
-        for row in table.take_while(|line| !line.trim().is_empty()) {
-            let mut words = row.split_whitespace();
-            let (Some(fop), Some(count)) = (words.next(), words.next().and_then(|word| word.parse().ok())) else {
-                break;
-            };
-            calls.insert((brick, fop.to_owned()), count);
-        }
-    }
-    calls
-}
 
 /// C045
 #[test]
